@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 # The variables that are set, where possible as the dictionary that `os` keeps: `os.environ` raises and catches for each
@@ -200,6 +201,18 @@ def libtpu_is_told() -> bool:
 def tell_libtpu(variables: dict[str, str]) -> None:
     """Set the variables that libtpu reads when its client starts."""
     os.environ.update(variables)
+
+
+@contextmanager
+def variables_set(variables: dict[str, str]) -> Iterator[None]:
+    """A block in which these variables have these values, unless the user has set them."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def keep_host_memory() -> bool:

@@ -29,6 +29,7 @@ from .fleet import write_tensorboard as write_tensorboard
 from .plans import DeviceSpec as DeviceSpec
 from .plans import NotComputed as NotComputed
 from .plans import StepPlan as StepPlan
+from .plans import Topology as Topology
 from .plans import Traffic as Traffic
 from .plans import collectives as collectives
 from .plans import device_specs as device_specs

@@ -7,9 +7,12 @@ from .._engine.diagnostics.sharding import communication as _traffic
 from .._engine.diagnostics.sharding.communication import Traffic as Traffic
 from .._engine.errors import NotComputed as NotComputed
 from .._engine.planning import step_plan as _plan
+from .._engine.planning.collective_axes import NamedMesh as _NamedMesh
 from .._engine.planning.device_specs import DeviceSpec as DeviceSpec
 from .._engine.planning.device_specs import device_specs as device_specs
 from .._engine.planning.step_plan import StepPlan as StepPlan
+from .._engine.runtime.topologies import Topology as Topology
+from ..distributed.spmd import mesh as _spmd
 
 
 def collectives() -> list[Traffic]:
@@ -49,6 +52,7 @@ def plan(
     steps: int = 2,
     devices: int | None = None,
     device: str | DeviceSpec | None = None,
+    topology: str | Topology | None = None,
 ) -> StepPlan:
     """Record `steps` calls of `step(*args)`, compile their programs, and report what they need. Nothing runs.
 
@@ -57,15 +61,21 @@ def plan(
     `advice`; `print(plan)` shows all of it. The default is two calls, because an optimizer makes its state in the
     first. Each call ends with a sync.
 
-    `devices` virtual devices run it together, however many this machine has: compiled as for the CPU. Without it the
-    plan is for the devices of this process, and the programs it compiles are those a run finds compiled. `device` names
-    one of `torch_xla.debug.device_specs`, or is a `DeviceSpec`: with it, or on a device that is known, times are
-    estimated from its rates.
+    `topology` is a machine that need not be here: "v5e:4x4", "v5p:2x2x4", "v6e:8x8", "h100:8", "a100:8", "2*v5e:4x4"
+    for two slices, or a `Topology`. XLA's compiler for it makes the programs (`pip install 'torch_xla[plan-tpu]'`, or
+    `[plan-cuda12]`), so sizes have the padding of its layouts, and a TPU's compiler estimates cycles: `cycles` of each
+    program, by line and by module, with its `text`. Each collective has the `axes` of your mesh that it travels along.
+
+    `devices` virtual devices run it together, however many this machine has: compiled as for the CPU, and only a rough
+    guide to intermediates and collectives elsewhere. With neither the plan is for the devices of this process, and the
+    programs it compiles are those a run finds compiled. `device` names one of `torch_xla.debug.device_specs`, or is a
+    `DeviceSpec`: with it, or on a device that is known, times are estimated from its rates.
 
     No tensor has memory in a plan. A model may be made inside of `step`, or outside under `torch.device("xla")`, where
     it is only recorded. Afterwards tensors, gradients, optimizers and random numbers are as they were; what else `step`
     changes in Python stays changed. Reading a value in `step` raises `torch_xla.debug.NotComputed` (a `RuntimeError`);
-    so does reading a tensor afterwards that was made in it. `ValueError` for a device that is not known.
+    so does reading a tensor afterwards that was made in it. `ValueError` for a device or topology that is not known,
+    `ModuleNotFoundError` with the command where its compiler is not installed.
 
     >>> import torch, torch_xla
     >>> model = torch.nn.Linear(1000, 1000).to("xla")
@@ -79,4 +89,12 @@ def plan(
     >>> model.weight.grad is None
     True
     """
-    return _plan.plan_of(lambda: step(*args), steps, devices, device)
+    return _plan.plan_of(lambda: step(*args), steps, devices, device, topology, _mesh_in_use)
+
+
+def _mesh_in_use() -> _NamedMesh | None:
+    mesh = _spmd.latest()
+    if mesh is None:
+        return None
+    names = mesh.axis_names or tuple(map(str, range(len(mesh.mesh_shape))))
+    return _NamedMesh(names, mesh.mesh_shape, tuple(map(int, mesh.device_ids)))

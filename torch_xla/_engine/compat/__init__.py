@@ -3,7 +3,7 @@
 `names/` borrows private names, `patches/` keeps what replaces behaviour, `abi/` writes to structures of C++. The list
 of every patch, with its reason, is `patch_list.py`.
 
-Doors: abi.class_calls, abi.device_guard, names.jax, names.jax_callbacks, names.jax_clusters,
+Doors: abi.class_calls, abi.device_guard, names.jax, names.jax_callbacks, names.jax_clusters, names.jax_compile_only,
 names.jax_coordination, names.pure_namespaces, names.torch, names.torch_checkpoint, names.torch_distributed,
 names.torch_dynamo, names.torchscript, names.xprof, patch_list, patches.autograd_observers, patches.garbage_callback,
 patches.mlir_contexts, removed_names.

@@ -333,7 +333,8 @@ class Program:
         baked = len(self._must_bake)
         started = time.perf_counter()
         executable = compiled(self._lowered_with_fewest_arguments(packed, numbers), self.target)
-        if self.donated and self.target.axis is None and private.starter(executable) is None:
+        runs_here = self.target.axis is None and not self.target.is_compile_only
+        if self.donated and runs_here and private.starter(executable) is None:
             # JAX starts it, and an interrupt may come between JAX's own steps: so nothing is donated.
             kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
             executable = compiled(kept, self.target)
@@ -417,7 +418,8 @@ class Program:
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
         # An executable that calls Python holds the address of the callback.
-        if self._calls_back or disk_cache.folder() is None or config.hlo_debug():
+        # An executable for a topology cannot be loaded where it was compiled.
+        if self._calls_back or self.target.is_compile_only or disk_cache.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.
         return graph_fingerprint.is_named(self.graph) and graph_fingerprint.is_named(self._inlined.graph)

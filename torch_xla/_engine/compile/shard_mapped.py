@@ -6,7 +6,7 @@ processes, one behind the other along the first dimension; what a process gives 
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -84,12 +84,18 @@ def _worth_a_thread(rank: jax.Array) -> jax.Array:
 
 def starter(target: Target, compiled: Any) -> private.Starter:
     """Return a function that runs a compiled program of `target` on this process's arrays."""
+    if target.is_compile_only:
+        return _not_run
     if target.axis is None:
         if launch_throttle.are_limited(target):
             return private.starter_in_turn(compiled, launch_throttle.last) or partial(map, partial(_alone, compiled))
         return private.starter(compiled) or partial(map, partial(private.call_by_jax, compiled))
     on_each = private.starter_on_each(compiled)
     return lambda calls: map(_RESULTS, on_each(map(operator.concat, calls, repeat([_rank(target)]))))
+
+
+def _not_run(calls: Iterable[Sequence[jax.Array]]) -> Iterator[Sequence[jax.Array]]:
+    raise RuntimeError("A program that was compiled for a topology cannot run here: its devices are elsewhere.")
 
 
 def _alone(compiled: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:

@@ -2,9 +2,12 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..metrics.user_lines import Line
+from . import convolution_work
+from .collective_axes import NamedMesh, axes_of
 from .hlo_parser import HloComputation, Instruction, Module
 
 KINDS = (
@@ -40,6 +43,7 @@ class Collective:
     largest: str = ""  # the shape of the largest value, of one device
     largest_bytes: int = 0
     opcodes: set[str] = field(default_factory=set)
+    axes: str = ""  # of the user's mesh, joined by " × "
 
 
 @dataclass(slots=True)
@@ -57,9 +61,9 @@ class Work:
         return sum(self.flops.values())
 
 
-def work_of(modules: list[Module]) -> Work:
-    """Return the work of one run of a program."""
-    work = Work(collectives=collectives_of(modules))
+def work_of(modules: list[Module], axes: tuple[NamedMesh | None, Sequence[int]] = (None, ())) -> Work:
+    """Return the work of one run of a program; `axes` has the user's mesh and the slice of each device."""
+    work = Work(collectives=collectives_of(modules, axes))
     for module in modules:
         for computation, times in module.executed():
             for instruction in computation.instructions:
@@ -75,15 +79,18 @@ def work_of(modules: list[Module]) -> Work:
     return work
 
 
-def collectives_of(modules: list[Module]) -> list[Collective]:
+def collectives_of(
+    modules: list[Module], axes: tuple[NamedMesh | None, Sequence[int]] = (None, ())
+) -> list[Collective]:
     """Return what one run of a program sends, the most bytes first."""
-    found: dict[tuple[str, Line | None, int], Collective] = {}
+    found: dict[tuple[str, Line | None, int, str], Collective] = {}
     for module in modules:
         for computation, times in module.executed():
             for instruction in computation.instructions:
                 kind = kind_of(instruction)
                 if kind is not None:
-                    _note_collective(found, kind, instruction, computation, module, times)
+                    along = axes_of(instruction, *axes)
+                    _note_collective(found, (kind, instruction.line, along), instruction, computation, module, times)
     return sorted(found.values(), key=lambda each: -each.bytes)
 
 
@@ -94,19 +101,20 @@ def kind_of(instruction: Instruction) -> str | None:
 
 
 def _note_collective(
-    found: dict[tuple[str, Line | None, int], Collective],
-    kind: str,
+    found: dict[tuple[str, Line | None, int, str], Collective],
+    key: tuple[str, Line | None, str],
     instruction: Instruction,
     computation: HloComputation,
     module: Module,
     times: int,
 ) -> None:
+    kind, line, along = key
     devices = group_size(instruction, module.partitions)
     if devices < 2 and kind != "collective-permute":
         return
     given = sum(computation.by_name[name].bytes for name in instruction.operands)
     size = given * devices if kind == "all-gather" else given
-    each = found.setdefault((kind, instruction.line, devices), Collective(kind, instruction.line, devices))
+    each = found.setdefault((kind, line, devices, along), Collective(kind, line, devices, axes=along))
     each.count += times
     each.bytes += size * times
     each.sent += int(_sent(kind, size, devices) * times)
@@ -153,27 +161,26 @@ def _flops(instruction: Instruction, computation: HloComputation, module: Module
         return 0.0, ""
     left, right, given = operands[0][0], operands[1][0] if operands[1] else operands[0][0], instruction.leaves[0]
     if opcode == "convolution":
-        labels = (instruction.attribute("dim_labels") or "").partition("_")[2].partition("->")[0]
-        kernel = math.prod(size for label, size in zip(labels, right.dims, strict=False) if label != "o")
-        return 2.0 * given.numel * kernel, left.dtype
+        return convolution_work.flops(instruction.attributes, left, right, given), left.dtype
     contracted = re.search(
         r'lhs_contracting_dims=\{([\d,]*)\}|"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes
     )
     if opcode in ("dot", "custom-call", "ragged-dot") and contracted:
         places = [int(each) for each in re.findall(r"\d+", contracted[1] or contracted[2] or "")]
         return 2.0 * given.numel * math.prod(left.dims[place] for place in places), left.dtype
-    return 0.0, ""
+    told = re.search(r'"cost_estimate":\{"flops":"?(\d+)', instruction.attributes)
+    return (float(told[1]), left.dtype) if told else (0.0, "")
 
 
 def _moved(instruction: Instruction, computation: HloComputation, module: Module) -> int:
     """Return the bytes it reads and writes. A slice reads only its part."""
-    given = instruction.bytes
+    given = instruction.stored_bytes
     if instruction.opcode in _READS_A_PART:
         return 2 * given
     operands = [computation.by_name[name] for name in instruction.operands if name in computation.by_name]
     if instruction.opcode == "dynamic-update-slice":
-        return 2 * operands[1].bytes
-    read = [each.bytes for each in operands]
+        return 2 * operands[1].stored_bytes
+    read = [each.stored_bytes for each in operands]
     if instruction.opcode == "fusion":
         for _, name in instruction.called():
             inner = module.computations.get(name)
@@ -196,9 +203,9 @@ def _moved_by_fusion(inner: HloComputation, given: int, read: list[int]) -> tupl
             continue
         opcodes = {user.opcode for user in own}
         if opcodes <= set(_READS_A_PART):
-            read[place] = min(read[place], sum(user.bytes for user in own))
+            read[place] = min(read[place], sum(user.stored_bytes for user in own))
         elif opcodes == {"dynamic-update-slice"}:
-            written = sum(inner.by_name[user.operands[1]].bytes for user in own)
+            written = sum(inner.by_name[user.operands[1]].stored_bytes for user in own)
             read[place] = min(read[place], written)
             given = min(given, written) if inner.root in own else given
     return given, read

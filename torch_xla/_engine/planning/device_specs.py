@@ -13,7 +13,8 @@ class DeviceSpec:
 
     `memory` is in bytes. `flops` has floating-point operations a second for products of each dtype, by XLA's names
     ("bf16", "f16", "f32", "f64"); one that is missing has the rate of "f32". `bandwidth` is that of the device's
-    memory and `link_bandwidth` what it can send to others of its kind at once, both in bytes a second.
+    memory and `link_bandwidth` what it can send to others of its kind at once, both in bytes a second. `clock` is the
+    number of cycles a second: the compiler of a TPU estimates the cycles of a program.
 
     >>> from torch_xla.debug import DeviceSpec
     >>> mine = DeviceSpec("mine", memory=2**34, flops={"bf16": 1e14, "f32": 5e13}, bandwidth=1e12, link_bandwidth=5e10)
@@ -26,15 +27,17 @@ class DeviceSpec:
     flops: Mapping[str, float]
     bandwidth: float
     link_bandwidth: float
+    clock: float = 0.0
 
     def rate(self, dtype: str) -> float:
         """Floating-point operations a second for products of this dtype."""
         return self.flops.get(dtype) or self.flops["f32"]
 
 
-def _tpu(name: str, memory: int, bf16: float, bandwidth: float, link: float) -> DeviceSpec:
+def _tpu(name: str, memory: int, bf16: float, bandwidth: float, link: float, clock: float) -> DeviceSpec:
     # XLA multiplies float32 on a TPU as bfloat16 unless more precision is asked for.
-    return DeviceSpec(name, memory * 2**30, {"bf16": bf16 * _T, "f32": bf16 * _T}, bandwidth * _G, link * _G)
+    rates = {"bf16": bf16 * _T, "f32": bf16 * _T}
+    return DeviceSpec(name, memory * 2**30, rates, bandwidth * _G, link * _G, clock * _G)
 
 
 def _gpu(name: str, memory: int, bf16: float, f32: float, f64: float, bandwidth: float, link: float) -> DeviceSpec:
@@ -46,10 +49,10 @@ def _gpu(name: str, memory: int, bf16: float, f32: float, f64: float, bandwidth:
 device_specs: dict[str, DeviceSpec] = {
     spec.name: spec
     for spec in (
-        _tpu("TPU v4", 32, 275, 1228, 300),
-        _tpu("TPU v5e", 16, 197, 819, 200),
-        _tpu("TPU v5p", 95, 459, 2765, 600),
-        _tpu("TPU v6e", 32, 918, 1640, 448),
+        _tpu("TPU v4", 32, 275, 1228, 300, 1.05),
+        _tpu("TPU v5e", 16, 197, 819, 200, 1.5),
+        _tpu("TPU v5p", 95, 459, 2765, 600, 1.75),
+        _tpu("TPU v6e", 32, 918, 1640, 448, 1.75),
         _gpu("A100 40GB", 40, 312, 19.5, 9.7, 1555, 300),
         _gpu("A100 80GB", 80, 312, 19.5, 9.7, 2039, 300),
         _gpu("H100", 80, 989, 67, 34, 3350, 450),

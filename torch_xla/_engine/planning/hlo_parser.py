@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..metrics.user_lines import Line
+from . import tiled_layouts
 
 _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "token": 0, "opaque": 0}
-_LEAF = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=]*)\]")
+_LEAF = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _HEADER = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*-> .*\{$")
 _NAME = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _OPERAND = re.compile(r"%([^\s,()]+)")
@@ -26,6 +27,12 @@ class Leaf:
 
     dtype: str
     dims: tuple[int, ...]
+    layout: str = field(default="", compare=False)  # order of dimensions, tiles and memory space, as XLA prints them
+
+    @property
+    def is_on_chip(self) -> bool:
+        """Return whether it is in memory of the chip itself, or of the host, and takes none of the device's."""
+        return re.search(r"S\([1-9]", self.layout) is not None
 
     @property
     def numel(self) -> int:
@@ -36,6 +43,12 @@ class Leaf:
     def bytes(self) -> int:
         """Bytes of its elements."""
         return math.ceil(self.numel * bytes_of(self.dtype))
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes that it takes: a TPU's layouts consist of tiles, which have padding."""
+        count = tiled_layouts.padded(self.dims, self.layout) if ":T(" in self.layout else self.numel
+        return math.ceil(count * bytes_of(self.dtype))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
@@ -68,6 +81,11 @@ class Instruction:
     def bytes(self) -> int:
         """Bytes of its result."""
         return sum(leaf.bytes for leaf in self.leaves)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes that its result takes, with padding."""
+        return sum(leaf.stored_bytes for leaf in self.leaves)
 
     def attribute(self, name: str) -> str | None:
         """Return the word, or the text in braces, behind `name=`."""
@@ -111,6 +129,7 @@ class Module:
     partitions: int
     computations: dict[str, HloComputation]
     entry: HloComputation
+    stored: tuple[Leaf, ...] = ()  # its inputs and results, as they are in the device's memory
 
     def executed(self) -> Iterator[tuple[HloComputation, int]]:
         """The computations whose instructions run one by one, and how often each does."""
@@ -141,6 +160,7 @@ def module(text: str, times: int = 1) -> Module:
     entry = current = None
     head = next(line for line in lines if line.startswith("HloModule"))
     partitions = re.search(r"num_partitions=(\d+)", head)
+    stored = re.search(r"entry_computation_layout=\{(.*?)\}(?:, [a-z_]+=|$)", head)
     for line in lines:
         if current is None:
             header = _HEADER.match(line)
@@ -157,7 +177,8 @@ def module(text: str, times: int = 1) -> Module:
                 current.add(instruction)
     if entry is None:
         raise ValueError("a module without an entry")
-    return Module(times, int(partitions[1]) if partitions else 1, computations, entry)
+    count = int(partitions[1]) if partitions else 1
+    return Module(times, count, computations, entry, leaves_of(stored[1]) if stored else ())
 
 
 class _Places:
@@ -211,7 +232,7 @@ def _instruction(text: str, places: _Places) -> Instruction | None:
     attributes = text[closing + 1 :]
     return Instruction(
         start[2],
-        tuple(_leaf(dtype, dims) for dtype, dims in _LEAF.findall(shape)),
+        leaves_of(shape),
         is_tuple,
         text[end:opening].strip(),
         tuple(_OPERAND.findall(text, opening, closing)),
@@ -222,9 +243,14 @@ def _instruction(text: str, places: _Places) -> Instruction | None:
     )
 
 
+def leaves_of(shape: str) -> tuple[Leaf, ...]:
+    """Return the arrays in a shape as XLA prints it: one, or those of a tuple."""
+    return tuple(_leaf(*found) for found in _LEAF.findall(shape))
+
+
 @functools.lru_cache(4096)
-def _leaf(dtype: str, dims: str) -> Leaf:
-    return Leaf(dtype, tuple(int(each.lstrip("<=")) for each in dims.split(",") if each))
+def _leaf(dtype: str, dims: str, layout: str) -> Leaf:
+    return Leaf(dtype, tuple(int(each.lstrip("<=")) for each in dims.split(",") if each), layout)
 
 
 def _closing(text: str, opening: int) -> int:

@@ -32,6 +32,7 @@ class _Lives:
     """The buffers of one computation: who makes them and who reads them last."""
 
     def __init__(self, computation: HloComputation, set_aside: Container[str] | None) -> None:
+        self._by_name = computation.by_name
         self.made: list[tuple[Instruction, Leaf]] = []
         self.makes: dict[str, list[int]] = {}
         self.last: dict[int, int] = {}
@@ -59,14 +60,27 @@ class _Lives:
             return [parts[index]] if index < len(parts) else [frozenset(_all(parts))]
         if opcode.endswith("-done") or (opcode in _FORWARD and opcode != "call"):
             return self._shown.get(operands[0], []) if operands else [frozenset()]
-        own = []
+        own: list[int] = []
+        shown: list[Buffers] = []
+        passed = self._passed_on(instruction)
         for leaf in instruction.leaves:
+            if leaf.is_on_chip or (str(leaf), leaf.layout) in passed:
+                shown.append(frozenset())
+                continue
+            shown.append(frozenset((len(self.made),)))
             own.append(len(self.made))
             self.made.append((instruction, leaf))
         self.makes[instruction.name] = own
         for buffer in own:
             self.last.setdefault(buffer, -1)
-        return [frozenset((buffer,)) for buffer in own]
+        return shown
+
+    def _passed_on(self, instruction: Instruction) -> set[tuple[str, str]]:
+        """Return the operands that are part of the result of a copy that has started."""
+        if instruction.opcode not in ("copy-start", "slice-start"):
+            return set()
+        makers = [self._by_name[name] for name in instruction.operands if name in self._by_name]
+        return {(str(leaf), leaf.layout) for maker in makers for leaf in maker.leaves}
 
 
 def _all(parts: Iterable[Buffers]) -> list[int]:
@@ -117,7 +131,7 @@ def _at_peak(module: Module, computation: HloComputation, set_aside: Container[s
         if instruction.opcode in _IN_PLACE:
             now -= _taken_over(own, dying, alive, lives)
         for buffer in own:
-            alive[buffer] = lives.made[buffer][1].bytes
+            alive[buffer] = lives.made[buffer][1].stored_bytes
             now += alive[buffer]
         inner: tuple[int, list[Alive]] = (0, [])
         if instruction.opcode in ("while", "call", "conditional"):
@@ -137,7 +151,7 @@ def _taken_over(own: list[int], dying: list[int], alive: dict[int, int], lives: 
     """Return the bytes of operands whose memory becomes that of results."""
     freed = 0
     for buffer in own:
-        size = lives.made[buffer][1].bytes
+        size = lives.made[buffer][1].stored_bytes
         match = next((each for each in dying if alive.get(each) == size), None)
         if match is not None:
             freed += alive.pop(match)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
@@ -48,14 +49,18 @@ Planner = Callable[
 
 
 @contextmanager
-def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
-    """Pass the programs of a block to `planner` instead of running them; `devices` is the number of virtual devices."""
+def planned_step(planner: Planner, devices: int | tuple[jax.Device, ...] | None) -> Iterator[None]:
+    """Pass the programs of a block to `planner` instead of running them.
+
+    `devices` is the number of virtual devices, or has those of a topology.
+    """
     if observers.describe_run is not None:
         raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
     device_at(current_index())
-    elsewhere = None if devices is None else abstract_devices.virtual_devices(devices)
-    if devices == 1:
-        elsewhere = None  # one that is here does as well
+    elsewhere = devices if isinstance(devices, tuple) else None
+    if isinstance(devices, int):
+        virtual = abstract_devices.virtual_devices(devices)
+        elsewhere = virtual if devices != 1 else None  # one that is here does as well
     gc.collect()  # what only the garbage collector holds would count as held by the program
     with LOCK:
         before = _Before.now()

@@ -4,8 +4,8 @@ import gc
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,20 +14,26 @@ import torch
 
 from .. import compiler_options, dtypes
 from ..compile.program import Program
+from ..errors import OutOfMemory
 from ..ir.graph_text import name_of
 from ..ir.tape import Value
 from ..ir.value_spec import Spec
 from ..lowering.machinery.jax_sharding import carried
 from ..metrics.events import Sizes
+from ..metrics.human_units import size
 from ..metrics.user_lines import Line
-from ..runtime import abstract_devices
+from ..runtime import abstract_devices, topologies
 from ..runtime.device_assignment import Target
 from ..step.sync import sync_device
 from ..tensor.device import existing_devices
 from ..tensor.variable_names import name_buffers, value_of
 from . import cost_model, hlo_parser, peak_memory
+from .collective_axes import Axes, no_axes
 from .cost_model import Work
+from .estimated_cycles import Cycles, cycles_of
+from .module_scopes import modules_named
 from .planned_step import planned_step
+from .stored_sizes import StoredSizes
 
 # A program that is compiled to be measured and not to run needs no good machine code.
 FAST = {"xla_backend_optimization_level": 0}
@@ -79,11 +85,15 @@ class PlannedProgram:
     held: Held = field(default_factory=Held)  # when it ends
     passing: int = 0  # bytes of inputs without a holder, whose memory no result takes
     largest: list[Large] = field(default_factory=list)
+    cycles: Cycles = field(default_factory=Cycles)  # as its compiler estimates them: a TPU's alone does
+    text: str = ""  # the compiled program; of one in stages, that of each stage
+    code: int = 0  # bytes of the program itself, on a device that keeps it in the same memory
+    donated: int = 0  # inputs whose memory it may write results into
 
     @property
     def peak(self) -> int:
         """The most bytes that one device has while it runs."""
-        return self.held.all + self.passing + self.sizes.intermediate
+        return self.held.all + self.passing + self.sizes.intermediate + self.code
 
 
 @dataclass(slots=True)
@@ -99,6 +109,8 @@ class Planning:
 
     programs: list[PlannedProgram] = field(default_factory=list)
     target: Target | None = None
+    sizes: StoredSizes = field(default_factory=StoredSizes)
+    axes: Axes = no_axes
     _known: dict[Program, _Compiled] = field(default_factory=dict)
 
     def see(
@@ -113,13 +125,14 @@ class Planning:
         self.target = program.target
         compiled = self._known.get(program)
         if compiled is None:
-            compiled = self._known[program] = _compiled(program, numbers, lines)
+            compiled = self._known[program] = _compiled(program, numbers, lines, self)
             self.programs.append(compiled.program)
         found = compiled.program
         found.runs += 1
         if found.runs == 1:
-            found.largest = _largest([*_taken(program, inputs), *compiled.intermediates])
-        held, passing = _held(program, inputs, outputs, compiled.placed)
+            self.sizes.ask([value.buffer for value in inputs], program.target)
+            found.largest = _largest([*_taken(program, inputs, self.sizes), *compiled.intermediates])
+        held, passing = _held(program, inputs, outputs, compiled.placed, self.sizes)
         passing = max(0, passing - found.sizes.aliased)
         if held.all + passing > found.held.all + found.passing:
             found.held, found.passing = held, passing
@@ -128,18 +141,22 @@ class Planning:
     def step(self, call: Callable[[], object]) -> None:
         """One call, and the sync at its end."""
         result = call()
+        gc.collect()  # memory that only garbage holds would not be donated
         for device in existing_devices():
             sync_device(device)
         del result
 
 
 @contextmanager
-def planning(devices: int | None) -> Iterator[Planning]:
-    """Plan a block for that many virtual devices, or for the devices of this process."""
-    found = Planning()
-    undo = compiler_options.choose({**compiler_options.chosen(), **(FAST if devices is not None else {})})
+def planning(devices: int | tuple[jax.Device, ...] | None, axes: Axes = no_axes) -> Iterator[Planning]:
+    """Plan a block for that many virtual devices, for those of a topology, or for the devices of this process."""
+    found = Planning(axes=axes)
+    options: Mapping[str, compiler_options.Option] = FAST if isinstance(devices, int) else {}
+    if isinstance(devices, tuple):
+        options = topologies.OPTIONS[devices[0].platform]
+    undo = compiler_options.choose({**options, **compiler_options.chosen()})
     try:
-        with planned_step(found.see, devices):
+        with planned_step(found.see, devices), modules_named() if isinstance(devices, tuple) else nullcontext():
             yield found
     finally:
         undo()
@@ -158,15 +175,39 @@ def sizes_and_work(program: Program, numbers: Sequence[float | int]) -> tuple[Si
     return sizes_of(program, numbers), cost_model.work_of(_modules(program, numbers)[1])
 
 
-def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
+def _compiled(
+    program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None], planning: Planning
+) -> _Compiled:
     start = time.perf_counter()
-    sizes = sizes_of(program, numbers)
+    try:
+        sizes = sizes_of(program, numbers)
+    except jax.errors.JaxRuntimeError as error:
+        raise _too_large(error, program) from error
     seconds = time.perf_counter() - start
     parts, modules = _modules(program, numbers)
     placed = program.placed(numbers)
     line = next((line for line in reversed(lines) if line is not None), None)
-    found = PlannedProgram(len(program.graph.operations), line, sizes, cost_model.work_of(modules), seconds)
+    planning.sizes.learn(modules)
+    work = cost_model.work_of(modules, planning.axes())
+    found = PlannedProgram(len(program.graph.operations), line, sizes, work, seconds)
+    found.cycles = cycles_of(modules)
+    found.donated = len(program.donated)
+    found.code = sizes.code if program.target.platform == "tpu" else 0
+    found.text = "\n".join(each.as_text() for each in parts)
     return _Compiled(found, [*_waiting(program, numbers), *_intermediates(parts, modules)], placed)
+
+
+def _too_large(error: Exception, program: Program) -> Exception:
+    """Return the error for a value that alone is larger than the memory of a device; others as they are."""
+    found = re.search(r"Allocation .size=(\d+). would exceed memory .size=(\d+).", str(error))
+    if found is None:
+        return error
+    shape = re.search(r"shape: ([^,]*,?[^,]*\]),", str(error))
+    return OutOfMemory(
+        f"plan(): one value needs {size(int(found[1]))} and each device ({program.target.kind}) has "
+        f"{size(int(found[2]))}{f': {shape[1]}' if shape else ''}. Its compiler plans no program with such a value. "
+        "Divide it among several devices (torch_xla.distributed.spmd.mark_sharding, FSDP)."
+    )
 
 
 def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[hlo_parser.Module]]:
@@ -185,9 +226,10 @@ def _intermediates(executables: Sequence[Any], modules: Sequence[hlo_parser.Modu
         peak_memory.at_peak(module, _set_aside(executable))
         for executable, module in zip(executables, modules, strict=True)
     ]
-    found = max(peaks, key=lambda each: sum(value.leaf.bytes for value in each), default=[])
+    found = max(peaks, key=lambda each: sum(value.leaf.stored_bytes for value in each), default=[])
     return [
-        Large("intermediate", _operator(each), str(each.leaf), each.maker.line, 1, each.leaf.bytes) for each in found
+        Large("intermediate", _operator(each), str(each.leaf), each.maker.line, 1, each.leaf.stored_bytes)
+        for each in found
     ]
 
 
@@ -222,7 +264,7 @@ def _operator(value: peak_memory.Alive) -> str:
     return named[-1] if named else value.maker.opcode
 
 
-def _taken(program: Program, inputs: Sequence[Value]) -> list[Large]:
+def _taken(program: Program, inputs: Sequence[Value], sizes: StoredSizes) -> list[Large]:
     """Return the inputs of a program, as the user calls them."""
     buffers = [value.buffer for value in inputs]
     found = []
@@ -230,7 +272,7 @@ def _taken(program: Program, inputs: Sequence[Value]) -> list[Large]:
         part = list(buffer.sharding.shard_shape(buffer.shape))
         shape = f"{str(spec.dtype).removeprefix('torch.')}{part}"
         is_whole = len(program.target.devices) > 1 and buffer.sharding.is_fully_replicated
-        found.append(Large("held", name, shape, None, 1, buffer.device_bytes, is_whole))
+        found.append(Large("held", name, shape, None, 1, sizes.of_array(buffer), is_whole))
     return found
 
 
@@ -251,21 +293,27 @@ def _largest(values: Sequence[Large], most: int = 24) -> list[Large]:
 
 
 def _held(
-    program: Program, inputs: Sequence[Value], outputs: Sequence[Value], placed: Sequence[Any]
+    program: Program,
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    placed: Sequence[Any],
+    sizes: StoredSizes,
 ) -> tuple[Held, int]:
     """Return the bytes of a device when a program has run, by what holds them; and the bytes that it was given away."""
     gc.collect()
     kinds = _kinds()
     given_away = {id(inputs[index].buffer) for index in program.donated}
     held, passing = Held(), 0
+    sizes.ask(abstract_devices.living, program.target)
     for buffer in abstract_devices.living:
         if id(buffer) in given_away:
-            passing += buffer.device_bytes
+            passing += sizes.of_array(buffer)
         else:
-            held.add(kinds.get(id(buffer)), buffer.device_bytes)
+            held.add(kinds.get(id(buffer)), sizes.of_array(buffer))
     for value, spec, sharding in zip(outputs, _specs(program), placed, strict=True):
         dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
-        held.add(kinds.get(id(value)), math.prod(sharding.shard_shape(carried(spec.size, sharding))) * dtype.itemsize)
+        part = sharding.shard_shape(carried(spec.size, sharding))
+        held.add(kinds.get(id(value)), sizes.of(part, dtype))
     return held, passing
 
 

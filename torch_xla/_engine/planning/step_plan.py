@@ -1,15 +1,20 @@
 """The plan of a step: what its programs need on each device, how long they take, and what would help."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import jax
 
 from ..metrics import user_lines
 from ..metrics.human_units import duration, size
-from ..runtime import device_memory
+from ..runtime import device_memory, topologies
 from ..runtime.device_assignment import Target
+from ..runtime.topologies import Topology
+from .collective_axes import NamedMesh
 from .cost_model import Collective, Work
 from .device_specs import DeviceSpec, spec_named, spec_of_kind
-from .planner import Large, PlannedProgram, planning
+from .planner import Large, PlannedProgram, Planning, planning
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,10 @@ class Seconds:
         return self.computing + self.sending
 
 
-def seconds_of(work: Work, spec: DeviceSpec) -> Seconds:
-    """Return the least time that the work takes a device with these rates."""
+def seconds_of(work: Work, spec: DeviceSpec, cycles: int = 0) -> Seconds:
+    """Return the least time that the work takes a device with these rates; `cycles` counts more, if estimated."""
+    if cycles and spec.clock:
+        return Seconds(cycles / spec.clock, sum(each.sent for each in work.collectives) / spec.link_bandwidth)
     computing = sum(
         max(flops / spec.rate(dtype) if flops else 0.0, moved / spec.bandwidth) for flops, dtype, moved in work.steps
     )
@@ -44,12 +51,16 @@ class StepPlan:
 
     `programs` are the programs that it would run, in the order of their first run; `devices` is how many run each
     together. `memory` is what each of them has, in bytes, and `device` its rates; `None` where that is not known.
+    `topology` is the machine that the programs were compiled for, if one was named; `is_virtual` says that they were
+    compiled for virtual CPU devices, whose intermediates and collectives are not those of another platform.
     """
 
     programs: tuple[PlannedProgram, ...]
     devices: int
     memory: int | None
     device: DeviceSpec | None
+    topology: str = ""
+    is_virtual: bool = False
 
     @property
     def peak(self) -> int:
@@ -82,7 +93,7 @@ class StepPlan:
 
     def seconds(self, program: PlannedProgram) -> Seconds | None:
         """Return how long one run of a program takes at least; `None` without the rates of a device."""
-        return None if self.device is None else seconds_of(program.work, self.device)
+        return None if self.device is None else seconds_of(program.work, self.device, program.cycles.all)
 
     @property
     def advice(self) -> list[str]:
@@ -93,14 +104,44 @@ class StepPlan:
         return "\n".join(_report(self))
 
 
-def plan_of(call: Callable[[], object], steps: int, devices: int | None, device: str | DeviceSpec | None) -> StepPlan:
-    """Return the plan of `steps` calls; each ends with a sync."""
+def plan_of(
+    call: Callable[[], object],
+    steps: int,
+    devices: int | tuple[jax.Device, ...] | None,
+    device: str | DeviceSpec | None,
+    topology: str | Topology | None = None,
+    mesh: Callable[[], NamedMesh | None] = lambda: None,
+) -> StepPlan:
+    """Return the plan of `steps` calls; each ends with a sync. `mesh` returns the mesh that the steps use, if any."""
     spec = spec_named(device) if isinstance(device, str) else device
-    with planning(devices) as found:
+    if topology is not None:
+        if devices is not None:
+            raise ValueError("plan(): `topology` says how many devices there are; leave out `devices`.")
+        devices = topologies.devices_of(topologies.named(topology))
+    with planning(devices, partial(axes_with, devices, mesh)) as found:
         for _ in range(steps):
             found.step(call)
-    spec, room = known_of(found.target if devices is None else None, spec)
-    return StepPlan(tuple(found.programs), _count(found.target), room, spec)
+    return planned(found, devices, spec, topology)
+
+
+def planned(
+    found: Planning,
+    devices: int | tuple[jax.Device, ...] | None,
+    spec: DeviceSpec | None = None,
+    topology: str | Topology | None = None,
+) -> StepPlan:
+    """Return the plan that consists of the programs found so far."""
+    spec, room = known_of(None if isinstance(devices, int) else found.target, spec)
+    named = "" if topology is None else str(topologies.named(topology))
+    return StepPlan(tuple(found.programs), _count(found.target), room, spec, named, isinstance(devices, int))
+
+
+def axes_with(
+    devices: int | tuple[jax.Device, ...] | None, mesh: Callable[[], NamedMesh | None]
+) -> tuple[NamedMesh | None, Sequence[int]]:
+    """Return the user's mesh, and the slice of each device if there are several slices."""
+    numbers = [getattr(each, "slice_index", 0) for each in devices] if isinstance(devices, tuple) else []
+    return mesh(), numbers if len(set(numbers)) > 1 else ()
 
 
 def known_of(target: Target | None, spec: DeviceSpec | None) -> tuple[DeviceSpec | None, int | None]:
@@ -108,6 +149,8 @@ def known_of(target: Target | None, spec: DeviceSpec | None) -> tuple[DeviceSpec
     if spec is None and target is not None:
         spec = spec_of_kind(target.kind)
     room = spec.memory if spec is not None else None
+    if target is not None and target.is_compile_only:
+        return spec, topologies.memory_of(target.device) or room
     if room is None and target is not None:
         room = device_memory.usage(target.device).limit // (len(target.local) if target.is_host else 1) or None
     return spec, room
@@ -117,13 +160,22 @@ def _count(target: Target | None) -> int:
     return len(target.devices) if target is not None else 1
 
 
+_VIRTUAL = (
+    "compiled for virtual CPU devices: what is held is right, but intermediates and collectives of a TPU or GPU may be "
+    "several times smaller or larger; topology='v5e:4x4' or 'h100:8' asks the compiler of the device"
+)
+
+
 def _report(plan: StepPlan) -> list[str]:
     on = f"{plan.devices} devices" if plan.devices > 1 else "1 device"
+    on = f"{plan.topology}, {on}" if plan.topology else on
     named = f" ({plan.device.name})" if plan.device is not None else ""
     rows = [f"Plan of {sum(program.runs for program in plan.programs)} programs on {on}{named}"]
     room = "" if plan.memory is None else f" of {size(plan.memory)}"
     verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[plan.fits]
     rows.append(f"  peak of each device {size(plan.peak)}{room}{verdict}")
+    if plan.is_virtual and plan.devices > 1:
+        rows.append(f"  {_VIRTUAL}")
     for number, program in enumerate(plan.programs, 1):
         rows += [f"  {row}" for row in _report_of(plan, number, program)]
     rows += [f"  advice: {row}" for row in plan.advice]
@@ -144,17 +196,32 @@ def _report_of(plan: StepPlan, number: int, program: PlannedProgram) -> list[str
         ("other tensors", held.others),
         ("passed in", program.passing),
         ("intermediates", program.sizes.intermediate),
+        ("the program", program.code),
     )
     rows.append(f"  memory {size(program.peak)}: " + ", ".join(f"{name} {size(n)}" for name, n in kinds if n))
     rows += [f"    {size(each.bytes):>8}  {_describe(each)}" for each in program.largest[:8]]
     rows.append(f"  computes {program.work.all_flops:.3g} FLOP, moves {size(program.work.bytes)}")
     rows += [f"    {_collective(each)}" for each in program.work.collectives[:8]]
+    if program.donated:
+        rows.append(f"  writes {size(program.sizes.aliased)} of results over {program.donated} inputs")
+    rows += [f"  {row}" for row in _cycles(program)]
     seconds = plan.seconds(program)
     if seconds is not None:
         rows.append(
             f"  takes {duration(seconds.least)} to {duration(seconds.most)}: computing {duration(seconds.computing)}, "
             f"sending {duration(seconds.sending)}"
         )
+    return rows
+
+
+def _cycles(program: PlannedProgram) -> list[str]:
+    cycles = program.cycles
+    if not cycles.all:
+        return []
+    rows = [f"is estimated at {cycles.all:,} cycles by its compiler"]
+    lines = [(user_lines.text(line) if line is not None else "no line", n) for line, n in cycles.by_line.items()]
+    for name, count in [*lines[:6], *((name, n) for name, n in cycles.by_module.items() if name)][:12]:
+        rows.append(f"  {count / cycles.all:>6.1%}  {name}")
     return rows
 
 
@@ -166,7 +233,8 @@ def _describe(value: Large) -> str:
 
 def _collective(each: Collective) -> str:
     where = f" at {user_lines.text(each.line)}" if each.line is not None else ""
-    return f"{size(each.bytes):>8}  {each.count} × {each.kind} among {each.devices}, up to {each.largest}{where}"
+    along = f" along {each.axes}" if each.axes else ""
+    return f"{size(each.bytes):>8}  {each.count} × {each.kind} among {each.devices}{along}, up to {each.largest}{where}"
 
 
 def _advice(plan: StepPlan) -> list[str]:

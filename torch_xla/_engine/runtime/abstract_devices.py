@@ -50,17 +50,20 @@ class PlannedBuffer(Placeholder):
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:  # type: ignore[override]
         if self.contents is not None:
             return self.contents
+        if _zeros is not None:
+            _zeros.append(self.shape)
+            return np.zeros(self.shape, self.dtype)
         self.refuse()
 
     def block_until_ready(self) -> "PlannedBuffer":  # type: ignore[override]
-        """Itself, where its elements are known."""
-        if self.contents is not None:
+        """Return itself, if its elements are known or read as zeros."""
+        if self.contents is not None or _zeros is not None:
             return self
         self.refuse()
 
     def is_ready(self) -> bool:
-        """Return whether its elements are known."""
-        return self.contents is not None
+        """Return whether its elements are known or read as zeros."""
+        return self.contents is not None or _zeros is not None
 
     def __repr__(self) -> str:
         return f"<planned {list(self.shape)} {self.dtype}>"
@@ -72,6 +75,21 @@ class PlannedBuffer(Placeholder):
             "only planned: torch_xla.debug.plan() computes nothing. Leave what reads values (print, .item(), .cpu(), "
             "`if tensor:`) out of the planned step, and use no tensor afterwards that was made in it."
         )
+
+
+# The shapes that were read as zeros, while elements that are not known read so.
+_zeros: list[tuple[int, ...]] | None = None
+
+
+@contextmanager
+def read_as_zeros() -> Iterator[list[tuple[int, ...]]]:
+    """A block in which elements that are not known read as zeros; it has the shapes of all that were read."""
+    global _zeros
+    before, _zeros = _zeros, []
+    try:
+        yield _zeros
+    finally:
+        _zeros = before
 
 
 @functools.cache

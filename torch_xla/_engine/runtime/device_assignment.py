@@ -6,6 +6,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from ..compat.names.jax_compile_only import is_compile_only
+
 # The axis of the mesh along which each process runs a program on values of its own.
 REPLICAS = "replicas"
 
@@ -36,6 +38,11 @@ class Target:
     def is_host(self) -> bool:
         """Return whether the devices' memory is the host's, so that copies need no transfer."""
         return self.platform == "cpu"
+
+    @property
+    def is_compile_only(self) -> bool:
+        """Return whether the devices are of a topology: programs are compiled for them, and do not run."""
+        return is_compile_only(self.devices[0])
 
     @property
     def is_spread(self) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import jax
 
+from ..compat.names.jax_compile_only import is_compile_only
+
 # The memory limit and use of a container, in cgroups of version 2 and 1.
 _LIMITS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
@@ -44,7 +46,12 @@ _forgotten: dict[int, tuple[int, int]] = {}
 
 
 def usage(device: jax.Device) -> Usage:
-    """Return the memory of `device`: as its allocator counts, or on the host the sum of the living buffers."""
+    """Return the memory of `device`: as its allocator counts, or on the host the sum of the living buffers.
+
+    A device that only compiles has none.
+    """
+    if is_compile_only(device):
+        return Usage(0, 0, 0)
     stats = device.memory_stats()
     if not stats:
         used = sum(size for _, size in living_on(device))
@@ -72,7 +79,7 @@ def forget_peak(device: jax.Device) -> None:
     A client that keeps its own peak cannot forget it. Until it goes beyond, the most that was asked for counts, and
     that of large programs.
     """
-    stats = device.memory_stats()
+    stats = None if is_compile_only(device) else device.memory_stats()
     if stats:
         _forgotten[device.id] = _peaks_of(stats)
     _peaks.pop(device.id, None)

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from math import prod
 from typing import Any
+from weakref import ref
 
 import jax
 import numpy as np
@@ -52,6 +53,8 @@ class Mesh:
         self.axis_names = None if axis_names is None else tuple(axis_names)
         numbers, names = self.device_ids.tolist(), self.axis_names
         self._op_shardings: dict[Dims, OpSharding] = {}
+        global _latest
+        _latest = ref(self)
         self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
 
     def size(self) -> int:
@@ -186,6 +189,7 @@ class HybridMesh(Mesh):
 
 
 _global_mesh: Mesh | None = None
+_latest: ref[Mesh] | None = None
 
 
 def set_global_mesh(mesh: Mesh | None) -> None:
@@ -205,6 +209,11 @@ def set_global_mesh(mesh: Mesh | None) -> None:
 def get_global_mesh() -> Mesh | None:
     """Return the mesh of `set_global_mesh`; `None` if there is none."""
     return _global_mesh
+
+
+def latest() -> Mesh | None:
+    """Return the default mesh; without one, the mesh that was made last, if it is still in use."""
+    return _global_mesh or (_latest() if _latest is not None else None)
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:

@@ -1,0 +1,48 @@
+"""Plan the steps of a script for a machine that is not here, without changing the script.
+
+    python -m torch_xla.plan train.py --topology v5e:4x4
+    python -m torch_xla.plan --topology h100:8 --steps 3 -m package.train --batch-size 64
+
+The script runs on this machine's CPU until it has ended that many steps (two: an optimizer makes its state in the
+first); its programs are recorded and compiled for the topology, and do not run. So a value that the script reads, such
+as the loss it prints, is not known: it reads zeros, and the report says how often. The report is that of
+`torch_xla.debug.plan`. It goes to the standard output behind the output of the script.
+
+Exit status: 0 if the steps fit into the memory of each device, 1 if they do not, 2 if no program was recorded.
+"""
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+
+from ._engine.planning import script_plan as _script_plan
+from .debug import plans as _plans
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m torch_xla.plan", description=__doc__.split("\n")[0])
+    parser.add_argument("--topology", required=True, help="such as v5e:4x4, v5p:2x2x4, 2*v5e:4x4 or h100:8")
+    parser.add_argument("--steps", type=int, default=2, help="steps to plan (default: 2)")
+    parser.add_argument("-m", dest="module", action="store_true", help="the script is a module")
+    parser.add_argument("script", help="a file, or with -m a module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
+    options = parser.parse_args(arguments)
+    run = runpy.run_module if options.module else runpy.run_path
+    before = sys.argv
+    sys.argv = [options.script, *options.arguments]
+    try:
+        found = _script_plan.plan_of_script(
+            lambda: run(options.script, run_name="__main__"), options.steps, options.topology, _plans._mesh_in_use
+        )
+    finally:
+        sys.argv = before
+    print(found)
+    if not found.plan.programs:
+        return 2
+    return 0 if found.plan.fits is not False else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
