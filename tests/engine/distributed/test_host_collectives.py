@@ -54,6 +54,8 @@ def test_the_rest_goes_over_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert group.allreduce([torch.ones(1, device="xla")]) == "device"
     assert group.allreduce([torch.ones(1), torch.ones(1, device="xla")]) == "device"
     assert group.allreduce([torch.ones(1)], options) == "device"  # Gloo has no mean
+    options.reduceOp = dist._make_nccl_premul_sum(0.5)  # type: ignore[attr-defined]
+    assert group.allreduce([torch.ones(1)], options) == "device"  # nor factors
     assert group.broadcast([torch.ones(1, dtype=torch.complex64)]) == "device"
     assert group.broadcast([]) == "device"
     assert Group(HostGroup(None, 0, [0, 1], None)).broadcast([torch.ones(1)]) == "device"

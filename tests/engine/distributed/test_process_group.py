@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,46 @@ def test_collectives_give_what_they_say() -> None:
             ("together", None): ([60.0, 64.0], [60.0]),
             ("together", torch.device("xla")): ([60.0, 64.0], [60.0]),
         }
+
+
+def premultiplied() -> dict[str, Any]:
+    """Sum what each process multiplied by a factor first, as FSDP2 divides gradients."""
+    rank, found = join(), {}
+    for name, factor in {"number": 0.25, "tensor": torch.tensor(0.25)}.items():
+        op: Any = dist._make_nccl_premul_sum(factor)  # type: ignore[attr-defined]
+        x = own(rank)
+        dist.all_reduce(x, op)
+        part = torch.zeros(1, device="xla")
+        dist.reduce_scatter_tensor(part, own(rank, COUNT), op)
+        at_one = own(rank)
+        dist.reduce(at_one, 1, op)
+        found[name] = x.tolist(), part.tolist(), at_one.tolist()
+    return found
+
+
+def test_a_sum_of_multiplied_tensors_is_that_of_nccl() -> None:
+    for rank, found in enumerate(fleet_of(COUNT).run(premultiplied)):
+        at_one = [15.0, 16.0] if rank == 1 else [10.0 * rank, 10.0 * rank + 1]
+        expected = ([15.0, 16.0], [15.0 + rank], at_one)
+        assert found == {"number": expected, "tensor": expected}
+
+
+def test_one_process_multiplies_too_and_refuses_integers() -> None:
+    group, op = XlaGroup(0, [0]), dist._make_nccl_premul_sum(0.5)  # type: ignore[attr-defined]
+    options = dist.AllreduceOptions()  # type: ignore[attr-defined]
+    options.reduceOp = op
+    x = torch.tensor([2.0, 4.0], device="xla")
+    group.allreduce([x], options)
+    assert x.tolist() == [1.0, 2.0]
+    scattering = dist.ReduceScatterOptions()  # type: ignore[attr-defined]
+    scattering.reduceOp = op
+    part = torch.zeros(2, device="xla")
+    group._reduce_scatter_base(part, x, scattering)
+    assert part.tolist() == [0.5, 1.0]
+    with pytest.raises(ValueError, match="PREMUL_SUM multiplies floating-point tensors, and a tensor has dtype torch.int64"):
+        group.allreduce([torch.ones(1, dtype=torch.int64, device="xla")], options)
+    with pytest.raises(ValueError, match="PREMUL_SUM has no factor"):
+        group.allreduce([x], SimpleNamespace(reduceOp=dist.ReduceOp.PREMUL_SUM))
 
 
 def objects_groups_and_messages() -> Any:

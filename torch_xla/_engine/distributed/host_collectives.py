@@ -55,8 +55,9 @@ class HostGroup:
         if self._store is None or self._size == 1 or not torch_distributed.has_gloo():
             return False
         tensors = [tensor for argument in arguments for tensor in _tensors(argument)]
-        reduces = any(torch_distributed.is_average(argument) for argument in arguments)
-        return bool(tensors) and not reduces and all(t.device.type == "cpu" and t.dtype in _DTYPES for t in tensors)
+        if not tensors or any(torch_distributed.reduces_unlike_gloo(argument) for argument in arguments):
+            return False
+        return all(t.device.type == "cpu" and t.dtype in _DTYPES for t in tensors)
 
     def connection(self) -> Any:
         """PyTorch's group; all processes come here with their first tensors in the host's memory."""

@@ -19,6 +19,7 @@ Tensors = Sequence[torch.Tensor]
 
 _REDUCTIONS = {
     "SUM": "sum", "AVG": "sum", "PRODUCT": "mul", "MIN": "min", "MAX": "max", "BAND": "and", "BOR": "or", "BXOR": "xor",
+    "PREMUL_SUM": "sum",
 }  # fmt: skip
 _OF_BITS = ("BAND", "BOR", "BXOR")
 
@@ -88,12 +89,13 @@ class XlaGroup(ProcessGroup):
     @or_here
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Overwrite the tensors of the root with their reduction over the group."""
-        if not self._is_single():
-            reduced = self._reduced(tensors, opts.reduceOp)
-            if self.rank() == opts.rootRank:
-                write(tensors, reduced)
-            else:
-                collectives.start()
+        if self._is_single():
+            return self._reduce_in_place(tensors, opts.reduceOp)
+        reduced = self._reduced(tensors, opts.reduceOp)
+        if self.rank() == opts.rootRank:
+            write(tensors, reduced)
+        else:
+            collectives.start()
         return done(list(tensors))
 
     @or_here
@@ -280,19 +282,21 @@ class XlaGroup(ProcessGroup):
         return self.size() == 1
 
     def _reduce_in_place(self, tensors: Tensors, op: Any) -> Any:
-        if not self._is_single():
-            write(tensors, self._reduced(tensors, op))
+        for target, reduced in zip(tensors, self._reduced(tensors, op), strict=True):
+            if reduced is not target:
+                write([target], [reduced])
         return done(list(tensors))
 
     def _reduced(self, tensors: Tensors, op: Any) -> list[torch.Tensor]:
         name = _name_of(op, tensors)
+        tensors = _multiplied(tensors, op, name)
         if self._is_single():
             return list(tensors)
         return self._averaged(_all_reduce(tensors, _REDUCTIONS[name], self._groups), name)
 
     def _scatter_reduced(self, outputs: Tensors, inputs: Tensors, op: Any) -> None:
         name, size = _name_of(op, inputs), self.size()
-        flat = [given.reshape(size, -1) for given in inputs]
+        flat = [given.reshape(size, -1) for given in _multiplied(inputs, op, name)]
         parts = flat
         if not self._is_single():
             parts = self._averaged(_reduce_scatter(flat, _REDUCTIONS[name], 0, self._groups), name)
@@ -340,6 +344,20 @@ def _name_of(op: Any, tensors: Tensors) -> str:
                     f"has dtype {tensor.dtype}; view it as integers, or use another reduction"
                 )
     return name
+
+
+def _multiplied(tensors: Tensors, op: Any, name: str) -> list[torch.Tensor]:
+    """Multiply what each process brings to `ReduceOp.PREMUL_SUM` by its factor, a number or a tensor of one element."""
+    if name != "PREMUL_SUM":
+        return list(tensors)
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            raise ValueError(
+                f"torch.distributed on xla: reduction PREMUL_SUM multiplies floating-point tensors, and a tensor has "
+                f"dtype {tensor.dtype}; convert it, or use SUM"
+            )
+    factor = torch_distributed.factor_of(op)
+    return [(tensor * factor).to(tensor.dtype) for tensor in tensors]
 
 
 def _broadcast(tensors: Tensors, root: int, groups: collectives.Groups) -> list[torch.Tensor]:

@@ -43,6 +43,18 @@ def done(result: Any) -> Any:
     return _c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
+def factor_of(op: Any) -> Any:
+    """Return the factor of a reduction `PREMUL_SUM`, a number or a tensor.
+
+    PyTorch shows the factor only to what saves the reduction.
+    """
+    state = op.__getstate__()  # a pair, or of the bare name PREMUL_SUM its number
+    factor = state[1] if isinstance(state, tuple) else None
+    if factor is None:
+        raise ValueError("reduction PREMUL_SUM has no factor; write torch.distributed.ReduceOp.PREMUL_SUM(0.5)")
+    return factor
+
+
 def devices_asked_for(group: Any) -> list[str]:
     """Of which devices the user named a backend for the group: "cpu:gloo,xla:xla" names two."""
     told = _distributed_c10d._world.pg_backend_config.get(group, "")
@@ -92,10 +104,10 @@ def has_gloo() -> bool:
     return torch.distributed.is_gloo_available()
 
 
-def is_average(options: Any) -> bool:
-    """Return whether these are the options of an averaging collective, which Gloo does not have."""
+def reduces_unlike_gloo(options: Any) -> bool:
+    """Return whether these are the options of a collective whose reduction Gloo does not have."""
     reduction = getattr(options, "reduceOp", None)
-    return str(getattr(reduction, "op", reduction)).endswith("AVG")
+    return str(getattr(reduction, "op", reduction)).endswith(("AVG", "PREMUL_SUM"))
 
 
 def gloo(store: Any, rank: int, size: int, timeout: Any, address: str) -> Any:
