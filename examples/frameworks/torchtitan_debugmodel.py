@@ -2,9 +2,10 @@
 
     python examples/frameworks/torchtitan_debugmodel.py
 
-Every training starts from the weights of one seed checkpoint, which TorchTitan makes, saves itself after `SAVED` steps, and
-goes on from there in new processes. The losses are those of the same model, data and optimizer on the CPU, and no step
-after the third compiles. TorchTitan's package lacks the text and the tokenizer of its tests: `write_assets` makes others.
+Every training starts from the weights of one seed checkpoint, which TorchTitan makes. It saves itself after `SAVED`
+steps, and new processes go on from there. The losses are those of the same model, data and optimizer on the CPU, and no
+step after the third compiles (of tensor parallelism: after the fourth). TorchTitan's package lacks the text and the
+tokenizer of its tests: `write_assets` makes others.
 """
 
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 SAVED, STEPS = 6, 8
-SETTLED = 3  # no later step of an unbroken training compiles
+SETTLED = 3  # no later step of an unbroken training compiles, nor of tensor parallelism after one more
 TOLERANCE = 1e-4
 # By name: the number of processes, and the flags of TorchTitan.
 WAYS: dict[str, tuple[int, list[str]]] = {
@@ -156,8 +157,8 @@ def compare(name: str, flags: list[str], seed: Path) -> None:
     assert {*losses, *resumed} == {*expected}, (losses, resumed)
     apart = max(abs(loss - expected[step]) for step, loss in (losses | resumed).items())
     assert apart <= TOLERANCE, (losses, resumed, expected)
-    assert programs[SAVED] == programs[SETTLED], programs
-    print(f"{name}: {apart:.1e} from the CPU ({programs[SETTLED]} programs)", flush=True)
+    assert programs[SAVED] == programs[SETTLED + (name == "tensor parallelism")], programs
+    print(f"{name}: {apart:.1e} from the CPU ({programs[SAVED]} programs)", flush=True)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from ...runtime.device_assignment import Target
 from .. import shard_mapped
 from ..executable_key import Key, described, differences
 from ..jax_function import Signature, results_of
-from . import executable_file, prefetch, process_consensus, signing_key
+from . import artifacts, executable_file, prefetch, process_consensus, signing_key
 from .executable_file import Described, Foreign, Header, Refused, Unreadable
 
 SUFFIX = ".xla"
@@ -132,6 +132,7 @@ def find(key: Key, signature: Signature) -> Stored | None:
     if loaded is None:
         return None
     metrics.count("PersistentCacheHit")
+    artifacts.note(path.name)
     prefetch.note(place, path.name, None if _is_read_only() else _write)
     with contextlib.suppress(OSError):
         os.utime(path)
@@ -262,6 +263,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         return
     if is_there:
         metrics.count("PersistentCacheWrite")
+        artifacts.note(path.name)
         prefetch.note(place, path.name, _write)
 
 
@@ -270,7 +272,8 @@ def note_baked(key: Key, indices: list[int]) -> None:
     place = folder()
     if place is not None and not _is_read_only():
         with contextlib.suppress(OSError, Refused):
-            _write(place / f"{_name(key)}.numbers", json.dumps(indices).encode())
+            if _write(place / f"{_name(key)}.numbers", json.dumps(indices).encode()):
+                artifacts.note(f"{_name(key)}.numbers")
 
 
 def baked(key: Key, count: int) -> list[int]:
@@ -285,6 +288,7 @@ def baked(key: Key, count: int) -> list[int]:
         return []
     if not (isinstance(found, list) and all(type(index) is int and 0 <= index < count for index in found)):
         return []
+    artifacts.note(f"{_name(key)}.numbers")
     return found
 
 
@@ -318,6 +322,27 @@ def adopt(place: Path, name: str, data: bytes) -> None:
         executable_file.split(data)
         data = executable_file.signed_anew(data, signing_key.signature)
     _write(place / name, data)
+
+
+def _read(name: str) -> bytes:
+    """Return the bytes of a file of the folder, none if it is not there or must not be used."""
+    place = folder()
+    try:
+        return executable_file.contents(place / name) if place is not None else b""
+    except (OSError, Refused, Unreadable):
+        return b""
+
+
+def _adopt(name: str, data: bytes) -> None:
+    """Put a file that PyTorch loaded into the folder; leave out what is damaged or no file of a folder like this."""
+    place = folder()
+    if place is None or _is_read_only() or name != Path(name).name or not name.endswith((SUFFIX, f"{SUFFIX}.numbers")):
+        return
+    with contextlib.suppress(OSError, Refused, Unreadable):
+        adopt(place, name, data)
+
+
+artifacts.serve(_read, _adopt)
 
 
 def size_of(place: Path) -> int:
