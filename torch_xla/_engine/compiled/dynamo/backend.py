@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from ... import config, metrics
 from ...compat.names import torch as private
+from ...compat.names import torch_saved_graphs
 from ...compat.names.torch import HigherOrderOperator, OpOverload
 from ...compat.names.torch_dynamo import (
     aot_autograd,
@@ -32,6 +33,7 @@ from ...tensor import seeds
 from ...tensor.device import Device, current_index
 from ...tensor.storage import Overtaken, hold_together, value_of, wrap
 from .. import eager, region
+from . import saved_graph
 from .graph_dtypes import refusal_in
 from .graph_operation import GraphOperation
 from .host_device_split import Unsplittable, constants, evaluate, results, split
@@ -69,6 +71,13 @@ def compile_module(
     accepts what Inductor knows and does nothing with it; what Inductor does not know is refused as Inductor does.
     """
     check_mode_and_options(mode, options)
+    if torch_saved_graphs.is_saving():
+        return saved_graph.compile_to_save(module, examples)
+    return compile_unsaved(module, examples)
+
+
+def compile_unsaved(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph of PyTorch's functions into a callable that nothing will save."""
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=functools.partial(compile_graph, kind="forward"),
         bw_compiler=functools.partial(compile_graph, kind="backward"),

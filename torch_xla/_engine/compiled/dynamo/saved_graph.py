@@ -1,0 +1,73 @@
+"""Graphs that `torch.compile(f).aot_compile(...)` compiles ahead of their first call, to be saved and loaded.
+
+Saved is the graph as Dynamo found it. What loads it compiles it again without Dynamo; XLA's executables come from the
+disk cache, which `torch.compiler.save_cache_artifacts` carries to another machine.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+from ...compat.names import torch_saved_graphs
+from ...compat.names.torch_saved_graphs import SerializableCallable
+
+
+@dataclass
+class Entry:
+    """A saved graph in the place of an entry of AOTAutograd's cache, where Inductor was asked to compile."""
+
+    data: bytes
+    guards_expr: Any = None
+    sanitized_aot_config: Any = None
+
+    def wrap_post_compile(self, *_: Any) -> Callable[[list[Any]], Any]:
+        """Return the graph, compiled: takes its arguments in one list."""
+        compiled = _restored(self.data)
+        return lambda arguments: compiled(*arguments)
+
+
+class SavedGraph(SerializableCallable):
+    """A compiled graph that PyTorch can save."""
+
+    def __init__(self, data: bytes, compiled: Callable[..., Any]) -> None:
+        self._data = data
+        self._compiled = compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(*args, **kwargs)
+
+    def serialize(self) -> Entry:
+        """Return what is saved where Inductor was asked to compile."""
+        return Entry(self._data)
+
+    @classmethod
+    def serialize_compile_artifacts(cls, fn: Any) -> bytes:
+        """Return what is saved where this backend was asked by its name."""
+        data: bytes = fn._data
+        return data
+
+    @classmethod
+    def deserialize_compile_artifacts(cls, data: bytes) -> "SavedGraph":
+        """Compile what was saved."""
+        return cls(data, _restored(data))
+
+
+def compile_to_save(module: GraphModule, examples: Sequence[Any]) -> SavedGraph:
+    """Compile a graph, and keep what it takes to save it."""
+    data = torch_saved_graphs.pickled(module, examples)  # compiling changes the graph
+    return SavedGraph(data, _compiled(module, examples))
+
+
+def _restored(data: bytes) -> Callable[..., Any]:
+    with torch_saved_graphs.unpickled(data) as (module, examples):
+        return _compiled(module, examples)
+
+
+def _compiled(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    backend: Any = importlib.import_module(".backend", __package__)  # which imports this module
+    with torch_saved_graphs.without_entries():
+        compiled: Callable[..., Any] = backend.compile_unsaved(module, examples)
+    return compiled
