@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 SAVED, STEPS = 6, 8
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compiles sooner, computes slower
 SETTLED = 3  # no later step of an unbroken training compiles, nor of tensor parallelism after one more
 TOLERANCE = 1e-4
 # By name: the number of processes, and the flags of TorchTitan.
@@ -91,7 +92,7 @@ def train_as_torchtitan_does() -> None:
 def run(processes: int, flags: list[str]) -> tuple[dict[int, float], dict[int, int]]:
     """Starts a training by `torchrun`; returns the losses of its steps, and the programs that had been compiled."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    settings = {"PJRT_DEVICE": "CPU", "HF_HUB_OFFLINE": "1", "TRAINS": "1"}
+    settings = {"PJRT_DEVICE": "CPU", "HF_HUB_OFFLINE": "1", "TRAINS": "1", "XLA_FLAGS": QUICK}
     done = subprocess.run([sys.executable, *torchrun, __file__, *flags], env={**os.environ, **settings},
                           capture_output=True, text=True)  # fmt: skip
     if done.returncode:
