@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 SAVED, STEPS = 6, 8
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compiles sooner, computes slower
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # to compile
 SETTLED = 3  # no later step of an unbroken training compiles, nor of tensor parallelism after one more
 TOLERANCE = 1e-4
 # By name: the number of processes, and the flags of TorchTitan.

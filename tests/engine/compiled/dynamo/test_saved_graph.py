@@ -1,4 +1,4 @@
-"""`torch.compile(f).aot_compile(...)`: compile ahead of the first call, save, and load in a process without the source."""
+"""`torch.compile(f).aot_compile(...)`: compile ahead of the first call, save, and load in another process."""
 
 import os
 import subprocess
@@ -13,7 +13,6 @@ import torch_xla
 from torch_xla.experimental import eager_mode
 
 WAYS: dict[str, dict[str, Any]] = {"openxla": {"backend": "openxla"}, "default": {}}
-# What loads a function has a function of the same name and module, as PyTorch's guards want.
 LOADING = """
 import sys, torch, torch_xla
 for way in ("openxla", "default"):
