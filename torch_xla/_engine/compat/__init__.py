@@ -4,7 +4,7 @@
 of every patch, with its reason, is `patch_list.py`.
 
 Doors: abi.class_calls, abi.device_guard, names.jax, names.jax_callbacks, names.jax_clusters, names.jax_compile_only,
-names.jax_coordination, names.pure_namespaces, names.torch, names.torch_checkpoint, names.torch_distributed,
-names.torch_dynamo, names.torchscript, names.xprof, patch_list, patches.autograd_observers, patches.garbage_callback,
-patches.mlir_contexts, removed_names.
+names.jax_coordination, names.pure_namespaces, names.torch, names.torch_caches, names.torch_checkpoint,
+names.torch_distributed, names.torch_dynamo, names.torch_saved_graphs, names.torchscript, names.xprof, patch_list,
+patches.autograd_observers, patches.garbage_callback, patches.mlir_contexts, removed_names.
 """
