@@ -10,7 +10,7 @@ import torch
 
 from torch_xla._engine.compat.names import torch_caches
 from torch_xla._engine.compile.disk import artifacts, disk_cache
-from torch_xla._engine.compile.disk.artifacts import Executable
+from torch_xla._engine.compile.disk.artifacts import ExecutableFile
 
 # Trains two steps by `torch.compile`, in the words of PyTorch's own page about these functions.
 PROGRAM = """
@@ -62,7 +62,7 @@ def test_an_artifact_is_read_when_it_is_saved_and_recorded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"a.xla": b"first"}
-    monkeypatch.setattr(Executable, "_read", staticmethod(lambda name: files.get(name, b"")))
+    monkeypatch.setattr(ExecutableFile, "_read", staticmethod(lambda name: files.get(name, b"")))
     with torch_caches.CacheArtifactManager.with_fresh_cache():
         artifacts.note("a.xla")
         artifacts.note("a.xla")
@@ -79,7 +79,7 @@ def test_nothing_is_put_outside_of_the_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(disk_cache, "folder", lambda: place)
     monkeypatch.setattr(disk_cache, "_is_read_only", lambda: False)
     for name in ("../a.xla", "/tmp/a.xla", "a.txt", "damaged.xla", "b.xla.numbers"):
-        Executable(name, b"[1]").populate_cache()
+        ExecutableFile(name, b"[1]").populate_cache()
     assert [path.name for path in place.iterdir()] == ["b.xla.numbers"]
-    Executable("c.xla", b"").populate_cache()  # was deleted before it was saved
+    ExecutableFile("c.xla", b"").populate_cache()  # was deleted before it was saved
     assert not (place / "c.xla").exists()

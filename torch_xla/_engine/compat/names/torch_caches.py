@@ -1,4 +1,4 @@
-"""What PyTorch lets no public name say about `torch.compiler.save_cache_artifacts`: how a cache takes part in it."""
+"""Private names of PyTorch by which a cache takes part in `torch.compiler.save_cache_artifacts`, and why."""
 
 from torch.compiler._cache import CacheArtifact as CacheArtifact
 from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager

@@ -1,4 +1,4 @@
-"""Every private name of PyTorch that saving a graph of Dynamo needs (`torch.compile(f).aot_compile`), and why."""
+"""Private names of PyTorch that saving a graph of Dynamo needs (`torch.compile(f).aot_compile`), and why."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

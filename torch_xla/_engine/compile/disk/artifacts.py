@@ -15,7 +15,7 @@ Read = Callable[[str], bytes]
 Adopt = Callable[[str, bytes], None]
 
 
-class Executable(CacheArtifact):
+class ExecutableFile(CacheArtifact):
     """A file of the folder, by its name; its content is read when it is needed."""
 
     _read: Read
@@ -32,13 +32,13 @@ class Executable(CacheArtifact):
         return given or type(self)._read(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Executable) and self.key == other.key
+        return isinstance(other, ExecutableFile) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"Executable({self.key!r})"
+        return f"ExecutableFile({self.key!r})"
 
     def populate_cache(self) -> None:
         """Put the file into the folder, signed with this user's key."""
@@ -54,12 +54,12 @@ class Executable(CacheArtifact):
 
 def serve(read: Read, adopt: Adopt) -> None:
     """Read and write files by these functions from now on."""
-    Executable._read, Executable._adopt = staticmethod(read), staticmethod(adopt)
+    ExecutableFile._read, ExecutableFile._adopt = staticmethod(read), staticmethod(adopt)
 
 
 def note(name: str) -> None:
     """Record that this process wrote or loaded the file `name`."""
-    torch_caches.record(Executable, name)
+    torch_caches.record(ExecutableFile, name)
 
 
-torch_caches.register(Executable)
+torch_caches.register(ExecutableFile)

@@ -16,7 +16,7 @@ from ...compat.names.torch_saved_graphs import SerializableCallable
 
 
 @dataclass
-class Entry:
+class SavedEntry:
     """A saved graph in the place of an entry of AOTAutograd's cache, where Inductor was asked to compile."""
 
     data: bytes
@@ -39,9 +39,9 @@ class SavedGraph(SerializableCallable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
 
-    def serialize(self) -> Entry:
+    def serialize(self) -> SavedEntry:
         """Return what is saved where Inductor was asked to compile."""
-        return Entry(self._data)
+        return SavedEntry(self._data)
 
     @classmethod
     def serialize_compile_artifacts(cls, fn: Any) -> bytes:
