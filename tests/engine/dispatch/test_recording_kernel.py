@@ -85,6 +85,38 @@ def test_arguments_are_taken_apart_into_kinds_operands_and_numbers() -> None:
     assert signature == kinds
 
 
+def apart(argument: Any) -> Any:
+    call: Any = [], [], []
+    take_apart(argument, True, call)
+    return call
+
+
+def test_a_list_is_taken_apart_as_its_elements_are_one_by_one() -> None:
+    """However alike they are, and however often it was seen; a key tells apart what differs."""
+    whole = [
+        torch.nn.Parameter(torch.ones(n, 2, device="xla")) if n % 2 else torch.ones(n, 2, device="xla")
+        for n in (1, 2, 3)
+    ]
+    of_parts = [whole[0], whole[1].t(), whole[2][1:], whole[1][:1]]
+    of_complex = [
+        torch.ones(2, device="xla", dtype=torch.complex64),
+        torch.ones(2, device="xla").to(torch.complex64).conj(),
+    ]
+    for elements in (whole, of_parts, of_complex, [], [1.5, -0.0], [1, 2.5], [None, whole[0]], (whole[1], whole[1])):
+        for _ in range(3):
+            each = [apart(element) for element in elements]
+            signature, operands, numbers = apart(elements)
+            assert signature == [len(elements), *(kind for one in each for kind in one[0])]
+            assert operands == [operand for one in each for operand in one[1]]
+            assert numbers == [number for one in each for number in one[2]]
+    keys = [
+        tuple(apart(of)[0]) for of in ([True, False], [False, True], [True], [1, 0], [1.0, 0.0], [1], [], [True, 1])
+    ]
+    assert len(set(keys)) == len(keys)
+    with pytest.raises(AttributeError):
+        take_apart([whole[0], torch.ones(1)], True, ([], [], []))
+
+
 def test_an_integer_that_the_device_cannot_hold_is_no_number_of_a_program() -> None:
     call: Any = [], [], []
     take_apart(1 << 63, True, call)

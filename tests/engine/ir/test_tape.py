@@ -9,6 +9,7 @@ import pytest
 
 from torch_xla._engine.dispatch import recording_kernel
 from torch_xla._engine.ir.tape import Tape
+from torch_xla._engine.tensor import storage
 
 # Behind these Python looks whether an interrupt has come (and where a function begins, which is none of them).
 INTERRUPTIBLE = ("CALL", "PRECALL", "JUMP_BACKWARD", "SEND", "YIELD", "RESUME")
@@ -26,11 +27,12 @@ def kernel_of(make: Callable[[str], Any]) -> CodeType:
     [
         (Tape.append.__code__, 4),
         (Tape.enter.__code__, 3),
+        (storage.enter_all.__code__, 2),
         (Tape.take_over.__code__, 3),
         (kernel_of(recording_kernel.recorder), 3),
         (kernel_of(recording_kernel.recorder_of_two), 2),
     ],
-    ids=["append", "enter", "take_over", "recorder", "recorder_of_two"],
+    ids=["append", "enter", "enter_all", "take_over", "recorder", "recorder_of_two"],
 )
 def test_lists_grow_together(code: CodeType, grown: int) -> None:
     instructions = list(dis.get_instructions(code))

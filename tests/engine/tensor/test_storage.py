@@ -12,6 +12,7 @@ from torch.nn import Parameter
 import torch_xla
 from tests.support.twins import Program, cases, check_refused, check_same, numbers
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.tensor.storage import value_of, values_of_whole, wrap_all
 
 
 def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -267,3 +268,61 @@ def test_empty_strided_gives_the_strides_asked_for(stride: tuple[int, int]) -> N
 def test_memory_of_the_device_is_not_shared_between_processes() -> None:
     with pytest.raises(RuntimeError, match="share a copy on the CPU"):
         torch.ones(2, device="xla").share_memory_()
+
+
+def test_tensors_are_looked_at_together_as_they_are_now() -> None:
+    """Whatever was found for them, or for others of their forms, before."""
+    changes: dict[str, Any] = {
+        "set_": lambda x: x.set_(x.untyped_storage(), 0, (3, 2), (2, 1)),
+        "t_": lambda x: x.t_(),
+        "data": lambda x: setattr(x, "data", x[:, :1]),
+        "resize_": lambda x: x.resize_(1, 2),
+        "view": lambda x: x.view(3, 2),
+    }
+    for name, change in changes.items():
+        tensors = [n(2, 3, d="xla") for _ in range(3)]
+        values = [value_of(x) for x in tensors]
+        for _ in range(3):
+            assert values_of_whole(tensors) == values
+        changed = change(tensors[1])
+        tensors[1] = changed if name == "view" else tensors[1]
+        assert values_of_whole(tensors) is None, name
+        assert values_of_whole([tensors[0], tensors[2]]) == [values[0], values[2]]
+
+
+def test_tensors_that_differ_in_what_does_not_matter_are_whole() -> None:
+    plain = [n(2, 3, d="xla") for _ in range(2)]
+    mixed = [plain[0], n(2, 3, d="xla").requires_grad_()]
+    with_parameter = [plain[0], Parameter(n(2, 3, d="xla"))]
+    for _ in range(3):
+        for tensors in (plain, mixed, with_parameter):
+            assert values_of_whole(tensors) == [value_of(x) for x in tensors]
+    turned = [n(2, 3, d="xla").to(torch.complex64)] * 2
+    assert values_of_whole(turned) is None  # conjugates look like what they are of
+    with pytest.raises(AttributeError):
+        values_of_whole([plain[0], torch.ones(2, 3)])
+
+
+def test_values_are_wrapped_together_in_their_own_orders_of_memory() -> None:
+    tensors = [n(2, 3, d="xla"), n(0, d="xla"), n(1, 2, 2, 2, d="xla").to(memory_format=torch.channels_last)]
+    tensors += [(n(2, 3, d="xla").t() + 1), n(2, d="xla", dtype=torch.int64)]
+    made = wrap_all([value_of(x) for x in tensors])
+    assert [(x.shape, x.stride(), x.dtype) for x in made] == [(x.shape, x.stride(), x.dtype) for x in tensors]
+    assert all(value_of(x) is value_of(y) for x, y in zip(made, tensors, strict=True))
+    assert wrap_all([]) == []
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_many_computed_operands_enter_a_tape_once_each(repeats: int) -> None:
+    tensors = [n(2, d="xla") + i for i in range(9)]
+    torch_xla.sync()
+    values = [value_of(x) for x in tensors]
+    pending = tensors[0] * 2
+    torch._foreach_add_(tensors, 1.0)
+    total = torch.stack([*tensors[1:], pending, *tensors[1:]] * repeats)
+    tape = values[0].device.tape
+    assert all(tape.values.count(value) == 1 and tape.values[value.slot] is value for value in values)
+    wanted = [numbers(2, device="cpu") + i for i in range(9)]
+    first = wanted[0] * 2
+    wanted = [x + 1 for x in wanted]
+    assert total.cpu().equal(torch.stack([*wanted[1:], first, *wanted[1:]] * repeats))

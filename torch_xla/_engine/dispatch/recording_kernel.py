@@ -6,6 +6,8 @@ geometry of the operands and static arguments (`call_planning`), and its plan is
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -33,8 +35,10 @@ from ..tensor.storage import (
     replaced,
     slot_of,
     value_of,
+    values_of_whole,
     view_of,
     wrap,
+    wrap_all,
 )
 from ..tensor.torch_generator import state_of
 from . import call_planning, cpu_fallback, foreach_aliasing
@@ -48,6 +52,8 @@ Kernel = Callable[..., Any]
 Plans = dict[tuple[Any, ...], Entry]
 
 _INT64 = range(-(1 << 63), 1 << 63)
+_TENSORS, _FLOATS, _BOOLS = map(frozenset, ((Tensor, Parameter), (float,), (bool,)))
+_spec = attrgetter("spec")
 
 # So long a tape may be for the short way through a kernel: never, while each operation runs when it is called.
 _longest = TAPE_LIMIT
@@ -131,17 +137,20 @@ def take_apart(argument: Any, takes_scalar: bool, call: Call) -> None:
                 signature.append(view.kind)
     elif kind is list or kind is tuple:
         signature.append(len(argument))
-        for element in argument:
-            if element.__class__ is Parameter or element.__class__ is Tensor:
-                # As above; the lists of an optimizer's step are long.
-                value = element.untyped_storage().value  # type: ignore[attr-defined]
-                spec = value.spec
-                fits = element.shape == spec.size and element.stride() == spec.stride
-                if fits and element.dtype is spec.dtype and not spec.is_complex:
-                    operands.append(value)
-                    signature.append(spec)
-                    continue
-            take_apart(element, takes_scalar, call)
+        kinds = set(map(type, argument))  # the lists of an optimizer's step are long: together, where they are alike
+        if not kinds:
+            pass
+        elif kinds <= _TENSORS and (whole := values_of_whole(argument)) is not None:
+            operands += whole
+            signature += map(_spec, whole)
+        elif kinds == _FLOATS:
+            numbers += argument
+            signature += repeat(float, len(argument))
+        elif kinds == _BOOLS:
+            signature.append((bool, *argument))
+        else:
+            for element in argument:
+                take_apart(element, takes_scalar, call)
     elif kind is torch.Generator:
         signature.append(kind)
     else:
@@ -386,7 +395,7 @@ def _nest(entry: Entry, values: list[Value]) -> Any:
     """Tensors of the results, nested as the operator returns them."""
     assert entry.plan is not None
     if entry.is_list:
-        return [wrap(value) for value in values]
+        return wrap_all(values)
     results: list[Any] = []
     rest = iter(values)
     for position, count in enumerate(entry.plan.structure):
@@ -418,7 +427,7 @@ def _write_back(
         hold(targets[0], values[0], read)
     elif entry.whole:
         with LOCK:
-            if not replaced([tensor.untyped_storage() for tensor in targets], read, values):
+            if not replaced([*map(Tensor.untyped_storage, targets)], read, values):
                 raise Overtaken
     else:
         hold_together(targets, values, read)

@@ -5,7 +5,8 @@ by the slots of its operands and, for a random operation, the number of the draw
 order. Two steps that do the same give equal lists, and comparing them costs no more than comparing tuples of pointers.
 
 The list, the values, the numbers and the draws grow together: by stores alone, between which no interrupt comes
-(`atomic`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/recording_kernel.py` has copies of the first.
+(`atomic`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/recording_kernel.py` has copies of the first,
+and `tensor/storage.py` one of the second, for many values at once.
 An allocation may collect garbage, whose finalizers may record too, or have the tape evaluated: then it has ended and
 takes no more operations, and the interrupted call records on the next tape (`tensor/storage.py`, `record_plan`).
 """
@@ -139,7 +140,7 @@ class Tape:
         if self.ended:
             return -1
         if not values:
-            self._begin()
+            self.begin()
         if value.buffer is not None:
             entry: Any = value.spec if self.placed is None else self.placed(value)
         elif value.tape is None:
@@ -188,7 +189,7 @@ class Tape:
         """
         values = self.values
         if not values:
-            self._begin()
+            self.begin()
         while True:
             slot = len(values)
             made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
@@ -203,7 +204,8 @@ class Tape:
         values += made
         return made
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Note when, and in which thread, the first operand enters or the first operation is recorded."""
         self.started = perf_counter_ns()
         self.turns[0] = 0, get_ident()
 

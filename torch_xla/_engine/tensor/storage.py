@@ -5,7 +5,7 @@ that shows the whole of it in its own order reads it for nothing; any other tens
 """
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
 
@@ -153,6 +153,32 @@ def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
     )
 
 
+_storage = torch.Tensor.untyped_storage
+_value, _spec = attrgetter("value"), attrgetter("spec")
+
+# PyTorch's own check that tensors have the forms of others, by the specs of these and what the first of them is. It
+# takes a quarter of the time of the same look from Python.
+_looks: dict[Any, Any] = {}
+look_through(lambda: _looks.clear() or 0, 0)  # type: ignore[func-returns-value]  # it holds specs
+
+
+def values_of_whole(tensors: Sequence[torch.Tensor]) -> list[Value] | None:
+    """Return the values of `tensors` if each of them shows the whole of its storage as it is; `None` otherwise.
+
+    Raises `AttributeError` if the storage of one has no value.
+    """
+    values = [*map(_value, map(_storage, tensors))]
+    key = tuple(map(_spec, values)), tensors[0].__class__, tensors[0].requires_grad
+    look = _looks.get(key)
+    if look is not None and look.check(*tensors):
+        return values
+    if any(value.spec.is_complex for value in values) or not all(map(shows_all, tensors, key[0])):
+        return None
+    _looks[key] = private.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    note_new()
+    return values
+
+
 def view_of(tensor: torch.Tensor) -> View:
     """Return how `tensor` looks at its storage."""
     dtype = tensor.dtype
@@ -166,6 +192,10 @@ def view_of(tensor: torch.Tensor) -> View:
         view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg(), kind))
         note_new()
     return view
+
+
+# More operands than these enter a tape together.
+_FEW = 6
 
 
 def record_plan(
@@ -185,6 +215,8 @@ def record_plan(
         while True:
             tape: Tape = device.tape
             slots: list[int] = []
+            if len(operands) > _FEW:
+                enter_all(tape, [each for each in operands if each.__class__ is Value and each.tape is None], device)
             for operand in operands:
                 here = operand.__class__ is not tuple and operand.tape is tape  # type: ignore[union-attr]
                 slots.append(operand.slot if here else slot_of(tape, operand, device))  # type: ignore[union-attr]
@@ -196,6 +228,36 @@ def record_plan(
                 return tape.append(plan, slots, device, numbers, draws)
             except Ended:
                 pass
+
+
+def enter_all(tape: Tape, operands: Sequence[Any], device: Device) -> None:
+    """Give a slot on `tape` to each of the `operands` that is a computed value of `device` and on no tape.
+
+    The others, which need more than that, are left to `Tape.enter`; so are all of them once the tape has ended.
+    """
+    values = tape.values
+    if tape.placed is not None or not operands:
+        return
+    if not values:
+        tape.begin()
+    while True:
+        slot = len(values)
+        # One of another tape would let go of that tape, whose end may run finalizers, in the middle of the stores.
+        kept = [
+            each
+            for each in dict.fromkeys(operands)
+            if each.tape is None and each.buffer is not None and each.device is device and not each.shared
+        ]
+        entered = [each.spec for each in kept]
+        # Nothing is allocated as these are run through, so no garbage is collected.
+        slots = range(slot, slot + len(kept))
+        given = chain(stores(kept, "tape", repeat(tape)), stores(kept, "slot", slots))
+        if len(values) == slot:
+            break  # or garbage was collected, and a finalizer has recorded something
+    if not tape.ended:
+        tape.code += entered
+        values += kept
+        run_through(given)
 
 
 def slot_of(tape: Tape, operand: Value | tuple[Value, View], device: Device) -> int:
@@ -342,7 +404,6 @@ class _Refusing(dict[bool, None]):
 
 
 _agree: Callable[[bool], None] = _Refusing({True: None}).__getitem__
-_value = attrgetter("value")
 
 
 def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
@@ -367,6 +428,19 @@ def wrap(value: Value) -> torch.Tensor:
     if not spec.is_contiguous:
         tensor = as_strided(META_KEYS, tensor, spec.size, spec.stride, 0)
     return tensor
+
+
+def wrap_all(values: Sequence[Value]) -> list[torch.Tensor]:
+    """Return a new tensor for each of the `values`, which are of one device."""
+    if not values:
+        return []
+    specs = [*map(_spec, values)]
+    tensors = [*map(values[0].device.new_tensor, [spec.size for spec in specs], [spec.dtype for spec in specs])]
+    run_through(stores(map(_storage, tensors), "value", values))
+    for nth, spec in enumerate(specs):
+        if not spec.is_contiguous:
+            tensors[nth] = as_strided(META_KEYS, tensors[nth], spec.size, spec.stride, 0)
+    return tensors
 
 
 def point_at(

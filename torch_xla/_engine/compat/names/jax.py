@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, tee
-from operator import itemgetter, methodcaller
+from operator import attrgetter, itemgetter, methodcaller
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -128,6 +128,10 @@ def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
     """
     result: Any = _lax._convert_element_type(scalar, dtype, weak_type=True)
     return result
+
+
+# Return the dtype of an array. Its own `dtype` is a function of Python, called once for each input of a program.
+dtype_of: Callable[[jax.Array], np.dtype] = attrgetter("aval.dtype")
 
 
 def put(host: np.ndarray, device: jax.Device) -> jax.Array:

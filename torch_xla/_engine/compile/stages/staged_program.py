@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from ... import dtypes
+from ...compat.names import jax as private
 from ...ir.graph import Graph
 from ...ir.sharding import ANY, Placed
 from ...ir.value_spec import Spec
@@ -176,7 +177,7 @@ class Staged:
     ) -> Iterator[Sequence[jax.Array]]:
         """Start the stages one after the other when the iterator is advanced, and yield the results of the graph."""
         graph = self._graph
-        if [buffer.dtype for buffer in buffers] != self._dtypes:
+        if [*map(private.dtype_of, buffers)] != self._dtypes:
             # Said before anything is given away; an executable would say it too late.
             raise TypeError("an input has another dtype than the program was compiled for")
         slots: list[Any] = [*buffers, *[None] * (len(graph.specs) - len(buffers))]

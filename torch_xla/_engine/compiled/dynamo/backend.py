@@ -31,7 +31,7 @@ from ...lowering.fx_graphs.composite_marks import number_composites
 from ...step.sync import sync_device
 from ...tensor import seeds
 from ...tensor.device import Device, current_index
-from ...tensor.storage import Overtaken, hold_together, value_of, wrap
+from ...tensor.storage import Overtaken, hold_together, value_of, wrap, wrap_all
 from .. import eager, region
 from . import saved_graph
 from .graph_dtypes import refusal_in
@@ -194,8 +194,7 @@ class CompiledGraph:
                     values[target].copy_(wrap(by_node[source]) if source in by_node else values[source])
         if written:
             private.increment_version(written)
-        for node, value in by_node.items():
-            values[node] = wrap(value)
+        values.update(zip(parts.outputs, wrap_all(made), strict=True))
         return made[0].device if made else None
 
     def _made(self, arguments: list[Any]) -> list[Value]:

@@ -9,6 +9,7 @@ import torch
 from ... import config, dtypes, metrics
 from ...atomic import uncollected
 from ...caching.interning import table_of_plans
+from ...dispatch.call_planning import Call
 from ...dispatch.recording_kernel import append, take_apart
 from ...ir.call_plan import Number, Operand, Plan
 from ...ir.graph import Graph
@@ -18,9 +19,10 @@ from ...ir.view.geometry import Geometry
 from ...lowering.fx_graphs import interpreter, plans_of_calls
 from ...lowering.machinery.registry import Promotion, Rule, add_rule, rule_of
 from ...tensor.device import Device, device_for
-from ...tensor.storage import snapshot, value_of
+from ...tensor.storage import snapshot, value_of, values_of_whole
 from .host_device_split import Parts
 
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _log = logging.getLogger("torch_xla.dynamo")
 
 # By the operation's name and the kinds of its operands: equal graphs share their plans, and so their programs.
@@ -40,25 +42,23 @@ class GraphOperation:
 
     def record(self, arguments: list[Any]) -> list[Value]:
         """The values of the outputs for these inputs: tensors on the device, or Python numbers."""
-        signature: list[Any] = []
-        operands: list[Any] = []
-        numbers: list[Any] = []
-        device: Device | None = None
-        for argument in arguments:
+        signature, operands, numbers = call = [], [], []  # type: Call
+        device = _taken_together(arguments, call)
+        for argument in arguments if device is None else ():
             if isinstance(argument, torch.Tensor):
                 if argument.device.type != "xla":
                     argument = argument.to("xla" if device is None else device.torch_device)
                 value_of(argument)
                 if device is None:
                     device = device_for(argument.device)
-            take_apart(argument, False, (signature, operands, numbers))
+            take_apart(argument, False, call)
         if device is None:
             device = device_for(None)
         key = (self._rule.op, *signature)
         plan = _plans.get(key)
         if plan is None:
             plan = _plans[key] = self._plan(arguments, operands)
-        return append(plan, (signature, operands, numbers), device)
+        return append(plan, call, device)
 
     def record_each(self, arguments: list[Any]) -> list[Value]:
         """As `record`, but each operator by itself, so that the values of each can be looked at."""
@@ -156,6 +156,25 @@ class GraphOperation:
             spec_of(shape.shape, contiguous_stride(shape.shape), node.meta["val"].dtype)
             for shape, node in zip(shapes, nodes, strict=True)
         )
+
+
+def _taken_together(arguments: list[Any], call: Call) -> Device | None:
+    """Add all `arguments` to `call` and return their device, if they are tensors that show the whole of their storages.
+
+    Otherwise it adds none. Almost every call of a graph is of this kind.
+    """
+    if not arguments or not _TENSORS.issuperset(map(type, arguments)):
+        return None
+    try:
+        values = values_of_whole(arguments)
+    except AttributeError:  # of the CPU, or uninitialised
+        return None
+    if values is None:
+        return None
+    call[0].extend([value.spec for value in values])
+    call[1].extend(values)
+    device: Device = values[0].device
+    return device
 
 
 def _rule(parts: Parts) -> Rule:

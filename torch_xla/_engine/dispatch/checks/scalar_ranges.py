@@ -12,6 +12,8 @@ import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import le
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ _NORMS = frozenset(("linalg_vector_norm", "norm", "foreach_norm"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _FLOATS = frozenset((torch.float32, torch.bfloat16, torch.complex64))
 _ENDLESS = frozenset((math.inf, -math.inf))
+_FLOAT = frozenset((float,))
 _KINDS = frozenset((int, float, complex))
 _REMEMBERED = 100
 
@@ -110,6 +113,10 @@ def check(limits: Limits, operator: Operator, args: tuple[Any, ...], kwargs: dic
     least, most, given = limits.least, limits.most, len(args)
     for position, name in limits.places:
         number = args[position] if position < given else kwargs[name]
+        if number.__class__ is list and set(map(type, number)) == _FLOAT:
+            if all(map(le, repeat(least), number)) and all(map(le, number, repeat(most))):
+                continue
+            break
         if number.__class__ is not float or not (least <= number <= most or (limits.is_endless and number in _ENDLESS)):
             break
     else:
