@@ -48,6 +48,7 @@ COMPARISONS = {
     "transformers_parallel.py": (["transformers", "accelerate"], 6),
     "tensorflow_saved_models.py": (["tensorflow"], 10),
     "transformers_growing.py": (["transformers"], 5),
+    "optax_training.py": (["optax"], 3),
     "torchtitan_debugmodel.py": (["torchtitan", "tyro", "tokenizers"], 3),
 }
 # Examples of several processes; each process prints its losses.
