@@ -89,7 +89,7 @@ def run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
     paths = [str(ROOT), str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", **settings}
-    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=700)
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=1500)
 
 
 def test_every_example_is_run() -> None:

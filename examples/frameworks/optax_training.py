@@ -1,4 +1,4 @@
-"""A torch module as a JAX function, trained by optax under `jax.jit`, beside the same training by torch.optim on the CPU.
+"""A torch module as a JAX function, trained by optax under `jax.jit`, beside torch.optim on the CPU.
 
 python examples/frameworks/optax_training.py
 """
