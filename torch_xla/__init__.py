@@ -157,8 +157,8 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     `sync`: it computes what that value needs. After the step has been started, its closures run
     (`xm.add_step_closure`).
 
-    `reset_scope` is accepted for programs written for PyTorch/XLA 2. It has no effect: a named block
-    (`torch_xla.debug.profiler.Trace`) lasts until its end, even if it contains a sync.
+    A step ends outside of named blocks (`torch_xla.debug.profiler.Trace`): `sync` in an open block raises
+    `RuntimeError`. With `reset_scope=False` the block may be open, and lasts until its end.
 
     Raises `torch_xla`'s `RuntimeError`s for errors on the device, and any exception of a step closure.
 
@@ -169,7 +169,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     >>> y.item()
     12.0
     """
-    _step.end_step(wait)
+    _step.end_step(wait, reset_scope)
 
 
 @contextmanager

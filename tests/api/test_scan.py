@@ -20,6 +20,8 @@ from torch._higher_order_ops import while_loop as torch_while_loop
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from tests.support.writing_scans import writing_scan
+from torch_xla._engine.compiled.loops import scan_loop
 from torch_xla.experimental import eager_mode_context
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
 from torch_xla.experimental.scan import associative_scan, scan, value_and_grad_partitioned
@@ -73,7 +75,7 @@ def test_a_scan_has_the_gradients_of_its_unrolled_form(partition: Any) -> None:
         if device == "cpu":
             carry, ys = unrolled(fn, init.clone(), xs)
         else:
-            carry, ys = scan(fn, init, xs, partition)
+            carry, ys = writing_scan(fn, init, xs, partition)
         (carry.sum() + ys.square().sum()).backward()
         found.append([each.detach().cpu() for each in (carry, ys, buffer, *(leaf.grad for leaf in leaves))])
     for ours, expected in zip(found[1], found[0], strict=True):
@@ -123,7 +125,7 @@ def test_no_slices_are_no_rounds_with_gradients_of_any_order(draws: bool) -> Non
         seen.add_(x.detach())
         return carry + weight * x.sum(), torch.nn.functional.dropout(x, 0.5) if draws else x * carry
 
-    carry, ys = scan(fn, init, xs)
+    carry, ys = writing_scan(fn, init, xs)
     assert carry.item() == 1 and ys.shape == (0, 3) and seen.sum().item() == 0
     found = torch.autograd.grad(carry * 3 + ys.sum(), (weight, init, xs), create_graph=True)
     assert [each.tolist() for each in found] == [0.0, 3.0, []]
@@ -170,7 +172,7 @@ def test_a_body_normalizes_by_statistics_and_solves_equations() -> None:
         def body(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return carry + norm(x), torch.linalg.solve(x @ x.T + eye, carry)
 
-        last, outputs = (scan if device == "xla" else unrolled)(body, eye, xs)
+        last, outputs = (writing_scan if device == "xla" else unrolled)(body, eye, xs)
         assert norm.running_mean is not None and norm.running_var is not None
         (last.square().sum() + outputs.sum()).backward()
         assert xs.grad is not None and norm.weight.grad is not None
@@ -662,7 +664,7 @@ def views_with_gradients(device: str, run: Callable[..., Any]) -> list[torch.Ten
     ids=lambda p: p.__name__,
 )
 def test_a_body_sees_what_it_writes_through_every_view(program: Callable[..., list[torch.Tensor]]) -> None:
-    ours, theirs = program("xla", scan), program("cpu", unrolled)
+    ours, theirs = program("xla", writing_scan), program("cpu", unrolled)
     torch.testing.assert_close([each.detach().cpu() for each in ours], [each.detach() for each in theirs])
 
 
@@ -680,7 +682,7 @@ def test_state_that_is_carried_and_closed_over() -> None:
         return [*loop(body, state, torch.ones(3, 3, device=device)), state]
 
     for returns_state in (False, True):
-        ours, theirs = run("xla", scan, returns_state), run("cpu", unrolled, returns_state)
+        ours, theirs = run("xla", writing_scan, returns_state), run("cpu", unrolled, returns_state)
         torch.testing.assert_close([each.cpu() for each in ours], theirs)
 
 
@@ -757,19 +759,79 @@ def test_a_write_that_a_copy_would_miss_is_refused(program: Callable[[torch.Tens
     assert buffer.tolist() == [1, 1, 1]
 
 
-def test_a_pure_body_is_traced_again_where_its_argument_is_what_it_writes_to() -> None:
+def test_a_body_is_traced_again_where_its_argument_is_what_it_writes_to() -> None:
     buffer = torch.zeros(3, device="xla")
 
     def body(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         buffer.add_(x)
         return carry + buffer, carry
 
-    xs = torch.ones(2, 3, device="xla")
-    carry, _ = scan(body, torch.zeros(3, device="xla"), xs, is_fn_pure=True)
-    assert carry.tolist() == [3, 3, 3]
+    xs, zeros = torch.ones(2, 3, device="xla"), torch.zeros(3, device="xla")
+    recipe = scan_loop.trace(body, zeros, xs)
+    assert scan_loop.run(recipe, zeros, xs, scan_loop.default_partition)[0].tolist() == [3, 3, 3]
     with pytest.raises(RuntimeError, match="sees in two ways"):
-        scan(body, buffer, xs, is_fn_pure=True)
-    assert scan(body, buffer.clone(), xs, is_fn_pure=True)[0].tolist() == [9, 9, 9]
+        scan_loop.run(recipe, buffer, xs, scan_loop.default_partition)
+    assert scan_loop.run(recipe, buffer.clone(), xs, scan_loop.default_partition)[0].tolist() == [9, 9, 9]
+
+
+def writes_itself(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    buffer.add_(x)
+
+
+def writes_by_a_view(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    buffer[1:].copy_(x[1:])
+
+
+def writes_by_out(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    torch.add(x, 1, out=buffer)
+
+
+def writes_by_an_index(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    buffer[x > 0] = 2.0
+
+
+def writes_in_a_scan(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    scan(lambda carry, y: (carry + buffer.add_(y).sum(), y), x.sum(), x)
+
+
+def writes_statistics(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    torch.nn.functional.batch_norm(x.view(1, 3, 1).expand(1, 3, 2), buffer, torch.ones_like(buffer), training=True)
+
+
+@pytest.mark.parametrize("is_pure", [False, True], ids=["impure", "pure"])
+@pytest.mark.parametrize(
+    "write",
+    [writes_itself, writes_by_a_view, writes_by_out, writes_by_an_index, writes_in_a_scan, writes_statistics],
+    ids=lambda write: write.__name__,
+)
+def test_a_scan_refuses_to_write_to_a_tensor_from_outside(write: Callable[..., None], is_pure: bool) -> None:
+    buffer = torch.zeros(3, device="xla")
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        write(buffer, x)
+        return carry + x, carry
+
+    for eagerly in (False, True):
+        with eager_mode_context(eagerly):
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match=r"writes to float32\[3\], which it closes over.* [cC]arry"):
+                    scan(body, torch.zeros(3, device="xla"), torch.ones(2, 3, device="xla"), is_fn_pure=is_pure)
+            assert buffer.tolist() == [0, 0, 0]
+    ran = torch_xla.compile(lambda: scan(body, torch.zeros(3, device="xla"), torch.ones(2, 3, device="xla")))
+    with pytest.raises(RuntimeError, match=r"writes to float32\[3\], which it closes over"):
+        ran()
+
+
+def test_a_body_writes_to_its_arguments_and_to_what_it_makes() -> None:
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        made = torch.zeros_like(x)
+        made[0] = carry.sum()
+        return carry.add_(made), x.mul_(2)
+
+    init, xs = torch.ones(2, device="xla"), torch.ones(3, 2, device="xla")
+    carry, ys = scan(body, init, xs)
+    assert carry.tolist() == [15, 1] and ys.tolist() == [[2, 2]] * 3
+    assert init.tolist() == [1, 1] and xs.tolist() == [[1, 1]] * 3
 
 
 def test_a_branch_in_a_body_writes_to_nothing() -> None:

@@ -254,8 +254,8 @@ def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: 
 def _xla_step_marker(
     device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True
 ) -> None:
-    """End the step of a device; closures stay queued."""
-    end_of_step.mark(device_names.device_named(device or None), wait)
+    """End the step of a device; closures stay queued. With `reset_scope`, no named scope may be open."""
+    end_of_step.mark(device_names.device_named(device or None), wait, reset_scope)
 
 
 def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:

@@ -142,7 +142,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     >>> import torch_xla.core.xla_model as xm
     >>> xm.mark_step()
     """
-    end_of_step.end_step(wait)
+    end_of_step.end_step(wait, reset_scope)
 
 
 def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:

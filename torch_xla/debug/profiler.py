@@ -118,8 +118,8 @@ class Trace(_profiler.Trace):
     """A block with a name, for a `with` statement.
 
     Profiles show when the host was in it, and the device's operations that were recorded in it carry the name, as in
-    "encoder/attention/aten::softmax". Blocks may be nested, and may contain `sync()`. Keyword arguments
-    are shown with the block. Costs 5 µs; operations cost nothing more.
+    "encoder/attention/aten::softmax". Blocks may be nested. A step ends outside of them: `sync()` in a block
+    raises `RuntimeError`. Keyword arguments are shown with the block. Costs 5 µs; operations cost nothing more.
 
     >>> import torch, torch_xla.debug.profiler as xp
     >>> x = torch.ones(2, device="xla")

@@ -19,6 +19,7 @@ from .._engine.compat.names.torch import (
 )
 from .._engine.compiled.loops import scan_loop
 from .._engine.compiled.loops.scan_loop import default_partition as default_partition
+from .._engine.compiled.loops.storage_aliasing import like
 from ..core.builder_parameters import Parameters
 from ..core.builder_slices import dynamic_slice as dynamic_slice
 from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
@@ -40,20 +41,21 @@ def scan(
 
     `init`, `xs` and the results of `fn` are tensors or nested structures of tensors; the carry keeps its structure,
     sizes and dtypes. Returns the last carry and the stacked `y`s. `fn` may close over tensors, including parameters,
-    which get gradients, and buffers, which it may write to. It may draw random numbers, which differ in each round. It
-    may write to its arguments, which do not change outside.
+    which get gradients; it must not write to them: carry what changes. It may draw random numbers, which differ in each
+    round. It may write to its arguments, which do not change outside.
 
     `partition_fn` decides which values the backward pass reads and which it recomputes: `default_partition` keeps the
     values of the forward pass, `functorch.compile.min_cut_rematerialization_partition` the fewest from which the others
     can be computed. With `is_fn_pure`, `fn` is traced once for each kind of arguments, otherwise at every call.
     Gradients have gradients, in one more pass over the rounds. Assertions on values inside `fn` are left out.
 
-    `torch.compile` breaks its graph at a scan. With `fullgraph=True` PyTorch's own scan replaces it in the graph: `fn`
-    must then not write to tensors that it closes over, and `partition_fn` must have its default value.
+    `torch.compile` breaks its graph at a scan. With `fullgraph=True` PyTorch's own scan replaces it in the graph:
+    `partition_fn` must then have its default value.
 
     Without slices there are no rounds: the carry is `init`, and the `y`s are empty (PyTorch's own scan raises).
 
-    Raises `ValueError` for a body whose carry changes its form, and for `xs` that have unequal lengths or no tensor.
+    Raises `ValueError` for a body whose carry changes its form, and for `xs` that have unequal lengths or no tensor;
+    `RuntimeError` for a body that writes to a tensor from outside.
 
     >>> import torch
     >>> from torch_xla.experimental.scan import scan
@@ -80,7 +82,9 @@ def scan(
     key = (tree, partition_fn, torch.is_grad_enabled(), *dtypes_by_default(), *map(_kind, leaves))
     recipe = known.get(key)
     if recipe is None:
-        recipe = put_last(known, key, scan_loop.trace(_weakly(fn) if is_kept else fn, init, xs), _MOST)
+        recipe = scan_loop.trace(_weakly(fn) if is_kept else fn, init, xs)
+        _refuse_writes(recipe)
+        put_last(known, key, recipe, _MOST)
     return scan_loop.run(recipe, init, xs, partition_fn)
 
 
@@ -176,6 +180,15 @@ def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any)
 
     found: tuple[Any, Any] = scan_function(body, init, xs)
     return found
+
+
+def _refuse_writes(recipe: scan_loop.Recipe) -> None:
+    if recipe.written:
+        changed = ", ".join(map(like, recipe.captured[: recipe.written]))
+        raise RuntimeError(
+            f"scan(): its body writes to {changed}, which it closes over; a scan changes nothing outside. Carry the "
+            "tensor: return its new value as a part of the carry"
+        )
 
 
 def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:

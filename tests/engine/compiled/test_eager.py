@@ -73,13 +73,27 @@ def test_random_numbers_for_new_memory_wait_for_their_reader_as_constants_do() -
     assert torch.equal(drawn.cpu(), again[2].cpu())
 
 
-def test_compiling_is_counted_apart() -> None:
+def test_a_program_is_counted_as_one_of_eager_mode_or_as_one_of_a_graph() -> None:
+    def counted() -> list[int]:
+        names = "EagerOpCompileTime", "EagerOpExecuteTime", "CompileTime", "ExecuteTime"
+        found = [met.metric_data(name) for name in names]
+        return [0 if data is None else data[0] for data in found]
+
     x = torch.ones(7, 5).to("xla")
     met.clear_all()
+    y = x.sinh()
+    assert counted() == [1, 1, 0, 0]
     x.sinh()
-    compiling = met.metric_data("EagerOpCompileTime")
-    executing = met.metric_data("EagerOpExecuteTime")
-    assert compiling is not None and executing is not None and compiling[:2] == executing[:2] and compiling[0] == 1
+    assert counted() == [1, 2, 0, 0]
+    step = torch_xla.compile(lambda x: (x.cosh() + 1).tanh(), replay=False)
+    step(y)
+    assert counted() == [1, 2, 1, 1]
+    step(y)
+    y.mul_(2)
+    assert counted() == [2, 3, 1, 2]
+    with eager_mode_context(False):
+        (x.cos() * x.sin()).tolist()
+    assert counted() == [2, 3, 2, 3]
 
 
 def test_a_write_through_a_view_is_part_of_the_operation() -> None:

@@ -1,12 +1,18 @@
 """Named scopes and the user's lines reach the metadata of programs, and are no part of their key."""
 
+import concurrent.futures
+import contextlib
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 
 import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.profiler as xp
 from torch_xla import _XLAC
 from torch_xla._engine.compat.names import jax as private
 from torch_xla._engine.compile.source_metadata import scopes_at
@@ -14,6 +20,7 @@ from torch_xla._engine.step import pending_graph
 from torch_xla._engine.step.named_scopes import close_scope, open_scope, open_scopes
 from torch_xla._engine.step.pending_graph import graph_of
 from torch_xla.debug import metrics as met
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 
 @contextmanager
@@ -57,7 +64,7 @@ def test_a_scope_goes_on_behind_a_sync_and_behind_a_value_that_is_read() -> None
     with scope("around"):
         (x + 1).cos().tolist()
         read = x.tanh()
-        torch_xla.sync()
+        torch_xla.sync(reset_scope=False)
         z = x.exp()
     assert read.shape == z.shape
     assert names_of(z) == {"around/aten::exp"}
@@ -141,3 +148,70 @@ def test_lines_are_known_behind_a_read_too() -> None:
         found = [line[1] - start for line in pending_graph.graph_of([z]).lines if line is not None]
         assert found == [4, 6, 6]
         torch_xla.sync()
+
+
+def a_step() -> None:
+    with xp.StepTrace("step"):
+        pass
+
+
+def test_a_step_does_not_end_inside_of_a_block() -> None:
+    x = torch.ones(3, 11).to("xla")
+    ways: list[Callable[[], object]] = [
+        torch_xla.sync,
+        lambda: torch_xla.sync(wait=True),
+        xm.mark_step,
+        lambda: _XLAC._xla_step_marker("", [], wait=False),
+        lambda: torch_xla.step().__enter__(),
+        lambda: next(iter(MpDeviceLoader([torch.ones(2)], "xla"))),
+        a_step,
+    ]
+    for way in ways:
+        for names, said in (("conv1",), "conv1.1"), (("outer", "inner"), "outer.1/inner.2"):
+            marks = met.counter_value("MarkStep")
+            with contextlib.ExitStack() as blocks:
+                for name in names:
+                    blocks.enter_context(xp.Trace(name))
+                y = x.cos()
+                with pytest.raises(RuntimeError, match=f"Expecting scope to be empty but it is {said}: a step ends here"):
+                    way()
+            assert open_scopes() == () and met.counter_value("MarkStep") == marks
+            assert _XLAC._check_tensor_need_materialization([y]) == [True]
+    torch_xla.sync()
+
+
+def test_a_block_stays_open_where_a_step_may_end_in_it() -> None:
+    x = torch.ones(3, 13).to("xla")
+    compiled = torch_xla.compile(torch.cos)
+    with xp.Trace("kept"):
+        y = x.sin()
+        torch_xla.sync(reset_scope=False)
+        assert _XLAC._check_tensor_need_materialization([y]) == [False]
+        xm.mark_step(reset_scope=False)
+        _XLAC._xla_step_marker("", [], wait=False, reset_scope=False)
+        for _ in range(4):
+            z = compiled(x)
+        with xp.Trace("inside"):
+            pass
+        assert open_scopes() == ("kept",)
+    torch_xla.sync()
+    torch.testing.assert_close(z.cpu(), torch.ones(3, 13).cos())
+
+
+def test_a_block_of_another_thread_is_not_this_ones() -> None:
+    with xp.Trace("here"):
+        thread = threading.Thread(target=torch_xla.sync)
+        thread.start()
+        thread.join()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(torch_xla.sync).result()
+
+
+def test_a_decorated_function_does_not_end_a_step() -> None:
+    @xp.trace_me("conv2")
+    def function() -> None:
+        torch_xla.sync()
+
+    with pytest.raises(RuntimeError, match=r"Expecting scope to be empty but it is conv2\.1"):
+        function()
+    torch_xla.sync()

@@ -35,6 +35,7 @@ from ..lowering.machinery import padded_rows
 from ..lowering.machinery.registry import calls_python
 from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
+from ..metrics.observers import observers
 from ..metrics.user_lines import OptimizersLine
 from ..runtime import launch_throttle
 from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function, output_shardings, shard_mapped
@@ -411,7 +412,7 @@ class Program:
 
     def _count_compile(self, seconds: float) -> None:
         # Programs from disk count, too: a second process reports the same as the first.
-        metrics.metric("CompileTime").add(int(seconds * 1e9))
+        metrics.metric("CompileTime" if observers.run_call is None else "EagerOpCompileTime").add(int(seconds * 1e9))
         metrics.count("UncachedCompile")
         metrics.count("CreateCompileHandles")
 

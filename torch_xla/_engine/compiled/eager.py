@@ -5,13 +5,11 @@ Reading an operand through a view, and writing through a view, are part of the o
 the first time.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
-from .. import metrics
 from ..atomic import stores
 from ..dispatch import recording_kernel
 from ..dispatch.call_planning import Call, Entry
@@ -29,9 +27,6 @@ _WORTH_TAKING = 1 << 16
 
 # An operation is being run; others came in the middle of it, from finalizers. Both under the lock.
 _is_running = _is_joined = False
-_compiles = metrics.counter("UncachedCompile")
-_executing = metrics.metric("EagerOpExecuteTime")
-_compiling = metrics.metric("EagerOpCompileTime")
 
 
 def is_on() -> bool:
@@ -66,7 +61,6 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
     plan: Plan = entry.plan  # type: ignore[assignment]
     if plan.draws and _is_nothing_yet(operands):
         return recording_kernel.record_call(entry, operator, args, kwargs, call)
-    compiled, start = _compiles.value, time.perf_counter_ns()
     device = recording_kernel.device_of(operands, kwargs)
     left: _Recorded | None = None
     with LOCK:
@@ -95,10 +89,6 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
         left.run(learns=not is_joined)
     if is_joined:
         _start_what_is_recorded()
-    took = time.perf_counter_ns() - start
-    _executing.add(took)
-    if _compiles.value != compiled:
-        _compiling.add(took)
     return made
 
 

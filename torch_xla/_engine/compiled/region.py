@@ -55,7 +55,7 @@ class _Entered:
 
     def begin(self) -> None:
         """Ends the step before, and makes what the region asks for hold."""
-        end_of_step.end_step()
+        end_of_step.end_step(reset_scope=False)
         if self.region.options:
             before = compiler_options.chosen()
             self._undo.append(functools.partial(compiler_options.choose, before))
@@ -164,7 +164,7 @@ class Region:
             _inside.outermost.allow()
         device = devices.device_at(devices.current_index())
         recorded = bool(device.tape.code)
-        end_of_step.end_step()
+        end_of_step.end_step(reset_scope=False)
         if recorded and self._most_graphs is not None:
             self._count(device, self._most_graphs)
 

@@ -14,6 +14,7 @@ from ..tensor import device as devices
 from ..tensor.device import Device
 from ..tensor.storage import value_of
 from . import in_flight
+from .named_scopes import refuse_open_scopes
 from .step_closures import Background, StepClosures
 from .sync import sync_device, sync_step
 
@@ -28,8 +29,13 @@ _worker = Background()
 _ended: dict[int, float] = {}
 
 
-def end_step(wait: bool = False) -> None:
-    """End the step of this thread's device. Libraries call it hundreds of times with nothing to do: 1 µs then."""
+def end_step(wait: bool = False, reset_scope: bool = True) -> None:
+    """End the step of this thread's device. Libraries call it hundreds of times with nothing to do: 1 µs then.
+
+    With `reset_scope`, raise `RuntimeError` if this thread is inside of a named scope.
+    """
+    if reset_scope:
+        refuse_open_scopes()
     _marks.value += 1
     if not devices.existing and not _closures and not _background:
         return  # the program does not use `xla`, and ending a step does not begin to
@@ -56,8 +62,13 @@ def _sync_and_close(device: Device, wait: bool) -> None:
     _worker.raise_failure()
 
 
-def mark(device: Device, wait: bool) -> None:
-    """Count a step of `device` and starts what was recorded on it; no closures run."""
+def mark(device: Device, wait: bool, reset_scope: bool = True) -> None:
+    """Count a step of `device` and start what was recorded on it, without running closures.
+
+    With `reset_scope`, raise `RuntimeError` if this thread is inside of a named scope.
+    """
+    if reset_scope:
+        refuse_open_scopes()
     _marks.value += 1
     _sync(device, wait)
 

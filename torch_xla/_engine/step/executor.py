@@ -35,6 +35,7 @@ from .step import SourceLines, Step
 _executed = metrics.counter("ExecuteComputation")
 _cached = metrics.counter("CachedCompile")
 _executing = metrics.metric("ExecuteTime")
+_executing_eagerly = metrics.metric("EagerOpExecuteTime")
 # The same of programs for several devices behind one ordinal.
 _replicated = metrics.counter("ExecuteReplicated")
 _replicating = metrics.metric("ExecuteReplicatedTime")
@@ -119,7 +120,8 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
     took = time.perf_counter_ns() - start
     if program.bytes >= in_flight.COUNTED and program.target.is_host:
         device_memory.note_need(program.target.device, program.needs)
-    samples.add_each(((in_flight.device_lock_wait, start - begins), (_executing, took)))
+    times = _executing if observers.run_call is None else _executing_eagerly
+    samples.add_each(((in_flight.device_lock_wait, start - begins), (times, took)))
     if program.is_spread:
         _replicated.value += 1
         _replicating.add(took)

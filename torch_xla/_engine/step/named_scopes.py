@@ -11,7 +11,22 @@ from ..ir.graph import decode
 from ..ir.tape import Value
 from ..tensor.device import LOCK, current_index, device_at
 
-_open = threading.local()
+class _Open(threading.local):
+    scopes: tuple[str, ...] = ()  # that this thread has open, outermost first
+
+
+_open = _Open()
+
+
+def refuse_open_scopes() -> None:
+    """Raise `RuntimeError` if this thread is inside of a scope."""
+    if _open.scopes:
+        names = "/".join(f"{name}.{depth}" for depth, name in enumerate(_open.scopes, 1))
+        raise RuntimeError(
+            f"Expecting scope to be empty but it is {names}: a step ends here, inside of a block that is open "
+            "(torch_xla.debug.profiler.Trace). End the block before the step, use StepTrace for a block that is a step, "
+            "or call torch_xla.sync(reset_scope=False), which leaves the block open."
+        )
 
 
 def open_scope(name: str) -> None:
@@ -26,8 +41,7 @@ def close_scope() -> None:
 
 def open_scopes() -> tuple[str, ...]:
     """Return the scopes this thread has open, outermost first."""
-    scopes: tuple[str, ...] = getattr(_open, "scopes", ())
-    return scopes
+    return _open.scopes
 
 
 def name_operation(value: Value, name: str) -> bool:

@@ -134,7 +134,7 @@ class Replayed:
         if private.transforms_are_active():
             self._why = hindrance()
             return self._function(*args, **kwargs)
-        end_of_step.end_step()
+        end_of_step.end_step(reset_scope=False)
         call = taken_apart(args, kwargs)
         arguments = self._kinds.get(call.key)
         if arguments is None:
@@ -161,7 +161,7 @@ class Replayed:
                     return result
                 reason, result = replay.run(call)
                 if not reason:
-                    end_of_step.end_step()
+                    end_of_step.end_step(reset_scope=False)
                     self._why = ""
                     return result
             self._drop(kind, replay, reason)

@@ -53,6 +53,11 @@ class Trace:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         close_scope()
+        self._end_span(kind, error, traceback)
+
+    def _end_span(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._span_of_torch is not None:
             self._span_of_torch.__exit__(kind, error, traceback)
             self._span_of_torch = None
@@ -75,12 +80,13 @@ class StepTrace(Trace):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        close_scope()
         try:
             if kind is None:
                 end_step()
                 set_step_ended(True)
         finally:
-            super().__exit__(kind, error, traceback)
+            self._end_span(kind, error, traceback)
 
 
 _thread = threading.local()
