@@ -31,7 +31,7 @@ HOST = torch.arange(32.0).view(8, 4)
 def _refused(call: Callable[[], object], words: str) -> None:
     try:
         call()
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, IndexError, RuntimeError) as error:
         assert words in str(error), error
     else:
         raise AssertionError("not refused")
@@ -225,6 +225,58 @@ def modules_are_distributed() -> None:
         PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate()),
     )
     torch.testing.assert_close(prepared(HOST.to("xla")).cpu(), host(HOST))
+
+
+def modules_get_functions_of_two_and_three_arguments() -> None:
+    mesh = DeviceMesh("xla", list(range(4)))
+    host = nn.Linear(4, 8)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        module = distribute_module(
+            copy.deepcopy(host),
+            mesh,
+            input_fn=lambda inputs, mesh: tuple(distribute_tensor(each, mesh, [Shard(0)]) for each in inputs),
+            output_fn=lambda out, mesh: out.redistribute(placements=[Shard(1)]),
+        )
+    assert [each.category for each in warned] == [FutureWarning] * 2
+    result = module(HOST)
+    assert result.placements == (Shard(1),)
+    torch.testing.assert_close(result.cpu(), host(HOST))
+    for name in ("input_fn", "output_fn"):
+        functions: Any = {name: lambda values: values}
+        _refused(lambda functions=functions: distribute_module(host, mesh, **functions), f"{name} takes (module, values")
+
+
+def values_are_redistributed_over_meshes_of_both_kinds() -> None:
+    square = xs.Mesh(range(4), (2, 2), ("x", "y"))  # type: ignore[arg-type]
+    marked = xs.mark_sharding(HOST.to("xla"), square, ("x", None))
+    spec = marked._spec
+    assert marked._spec is spec is marked._cached_spec and spec.placements == (Shard(0), Replicate())
+    assert tuple(spec.mesh.shape) == (2, 2) and spec.mesh.device_type == "xla"
+    assert spec.tensor_meta.shape == HOST.shape and spec.tensor_meta.dtype == HOST.dtype
+    for mesh in (square, init_device_mesh("xla", (2, 2))):
+        for placements in ([Replicate(), Shard(0)], [Shard(1), Shard(0)], [Shard(-1), Replicate()], [Shard(0)] * 2):
+            for is_async in (False, True):
+                moved = marked.redistribute(mesh, placements, async_op=is_async)
+                expected = tuple(Shard(each.dim % 2) if isinstance(each, Shard) else each for each in placements)
+                assert moved.placements == moved._spec.placements == expected
+                assert torch.equal(moved.global_tensor.cpu(), HOST)
+                assert moved.sharding_spec == distribute_tensor(HOST, moved.device_mesh, expected).sharding_spec  # type: ignore[attr-defined]
+        for wrong, error in (
+            ([Shard(0)], ValueError),
+            ([Shard(2), Replicate()], IndexError),
+            ([Shard(0), Shard(-3)], IndexError),
+            ([Partial(), Replicate()], NotImplementedError),
+        ):
+            try:
+                marked.redistribute(mesh, wrong)
+            except error as refused:
+                assert "redistribute()" in str(refused)
+            else:
+                raise AssertionError(f"{wrong} is not refused")
+    assert marked.placements == (Shard(0), Replicate()) and spec is marked._spec
+    marked.invalidate_spec_cache()
+    assert marked._cached_spec is None and marked._spec is not spec
 
 
 if __name__ == "__main__":

@@ -9,15 +9,9 @@ from typing import Any
 import torch
 
 from ..compat.names.torch import dtypes_by_default, is_traced, pytree
-from ..compat.names.torch_dynamo import aot_function
-from ..compiled.dynamo.backend import compile_graph
 from ..ir.call_plan import kinds_of
-from ..lowering.fx_graphs import decompositions
 from ..tensor.device import current_index, device_at
-
-_record_graph = functools.partial(compile_graph, kind="forward")
-_record_backward = functools.partial(compile_graph, kind="backward")
-
+from .single_trace import SingleTrace
 
 class _Known(dict[Any, Callable[..., Any]]):
     """The graphs of one pure function by the kind of its arguments. It is compared by identity, for weak references."""
@@ -79,11 +73,7 @@ def _traced(function: Callable[..., Any], leaves: list[Any], tree: pytree.TreeSp
         args, kwargs = pytree.tree_unflatten(filled, tree)
         return function(*args, **kwargs)
 
-    compiled: Callable[..., Any] = aot_function(
-        of_tensors, _record_graph, _record_backward, inference_compiler=_record_graph,
-        decompositions=decompositions.table(),
-    )  # fmt: skip
-    return compiled
+    return SingleTrace(of_tensors, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
 def _kind(leaf: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..compat.names import torch as private
 from . import device as devices
 from .random_state import Generator
 
@@ -57,7 +58,8 @@ def set_state_from_tensor(state: torch.Tensor, index: int) -> None:
 def state_in_bytes(generator: Generator) -> torch.Tensor:
     """State and seed of a generator as bytes on the CPU."""
     words = [generator.state, generator.initial_seed & ((1 << 63) - 1)]
-    return torch.tensor(words, dtype=torch.int64, device="cpu").view(torch.uint8)
+    with private.without_torch_dispatch():  # a trace that is under way would have no values in it
+        return torch.tensor(words, dtype=torch.int64, device="cpu").view(torch.uint8)
 
 
 def state_from_bytes(generator: Generator, state: torch.Tensor) -> None:
@@ -66,6 +68,7 @@ def state_from_bytes(generator: Generator, state: torch.Tensor) -> None:
         raise TypeError(f"an xla random state is a tensor, as `get_rng_state` returns it; got {type(state).__name__}")
     if state.dtype is not torch.uint8 or state.numel() != _BYTES:
         raise TypeError(f"an xla random state is {_BYTES} bytes; got {state.numel()} elements of {state.dtype}")
-    current, first = state.cpu().view(torch.int64).tolist()
+    with private.without_torch_dispatch():
+        current, first = state.cpu().view(torch.int64).tolist()
     generator.seed(first)
     generator.state = current

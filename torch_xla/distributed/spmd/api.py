@@ -6,6 +6,8 @@ is the part that this process holds. With one process, that is the whole tensor.
 """
 
 import functools
+import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -111,7 +113,7 @@ def xla_distribute_module(
 
     This implements `torch.distributed.tensor.distribute_module`. `partition_fn(name, module, mesh)` distributes the
     parameters of each submodule; other parameters are replicated. `input_fn(module, inputs, mesh)` and
-    `output_fn(module, outputs, mesh)` transform inputs and outputs.
+    `output_fn(module, outputs, mesh)` transform inputs and outputs; without the first argument they are deprecated.
     """
     if torch_device_mesh.means_processes():
         return init_process_group.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)  # type: ignore[no-any-return]
@@ -129,11 +131,28 @@ def xla_distribute_module(
                 copied = xla_distribute_tensor(parameter.detach(), device_mesh)
                 inside.register_parameter(key, nn.Parameter(copied, parameter.requires_grad))
     if input_fn is not None:
-        before = torch.compiler.disable(lambda mod, inputs: input_fn(mod, inputs, device_mesh), reason=_BETWEEN)
+        prepare = _with_module("input_fn", input_fn)
+        before = torch.compiler.disable(lambda mod, inputs: prepare(mod, inputs, device_mesh), reason=_BETWEEN)
         module.register_forward_pre_hook(before)
     if output_fn is not None:
+        finish = _with_module("output_fn", output_fn)
         after = torch.compiler.disable(
-            lambda mod, inputs, outputs: output_fn(mod, known_on(outputs, device_mesh), device_mesh), reason=_BETWEEN
+            lambda mod, inputs, outputs: finish(mod, known_on(outputs, device_mesh), device_mesh), reason=_BETWEEN
         )
         module.register_forward_hook(after)
     return module
+
+
+def _with_module(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function`, called with a module, values and a mesh, if it takes these or, as it did once, the last two."""
+    count = len(inspect.signature(function).parameters)
+    if count == 3:
+        return function
+    if count != 2:
+        raise ValueError(f"distribute_module(): {name} takes (module, values, mesh); this one takes {count} arguments")
+    warnings.warn(
+        f"distribute_module(): {name}(values, mesh) is deprecated; write {name}(module, values, mesh)",
+        FutureWarning,
+        stacklevel=3,
+    )
+    return lambda _, values, mesh: function(values, mesh)

@@ -115,7 +115,7 @@ def _placements(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
         raise ValueError(f"{name}(): {len(chosen)} placements for a mesh of {mesh.ndim} axes; give each one")
     for each in chosen:
         if isinstance(each, Shard) and not -t.dim() <= each.dim < t.dim():
-            raise ValueError(
+            raise IndexError(
                 f"{name}(): {each!r} divides a dimension that a tensor of shape {list(t.shape)} does not have"
             )
     return [Shard(each.dim % t.dim()) if isinstance(each, Shard) else each for each in chosen]
@@ -132,12 +132,12 @@ def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
 
 
 def redistributed(t: XLAShardedTensor, mesh: DeviceMesh | Mesh, given: Sequence[Placement]) -> XLAShardedTensor:
-    """Divide the same value anew; gradients flow through. Raises `RuntimeError` for `Partial`, as PyTorch does."""
+    """Divide the same value anew; gradients flow through. Raises `NotImplementedError` for `Partial`."""
     if isinstance(mesh, Mesh):
         mesh = _device_mesh_of(mesh.mesh_shape, mesh)
     placements = _placements("redistribute", t, mesh, given)
     if any(isinstance(each, Partial) for each in placements):
-        raise RuntimeError(f"redistribute(): a value becomes {placements} by what is computed, not by being sent")
+        raise NotImplementedError(f"redistribute(): a value becomes {placements} by what is computed, not by being sent")
     grid, spec = whole(mesh), spec_of("redistribute", t, placements, axes_of(mesh))
     made = mark_sharding_with_gradients(t.shown, grid, spec)
     dims = dims_over("redistribute", made, grid, spec)

@@ -239,7 +239,8 @@ class XLAShardedTensor(DTensor):
         """Return a new tensor with the same value and other placements, through which gradients flow.
 
         `device_mesh`, a `DeviceMesh` or a `Mesh`, is by default the tensor's own. XLA schedules the communication, so
-        `async_op` has no effect.
+        `async_op` has no effect. Raises `ValueError` unless there is a placement for each axis of the mesh,
+        `IndexError` for a dimension that the tensor does not have, and `NotImplementedError` for `Partial`.
         """
         mesh = device_mesh if device_mesh is not None else self.device_mesh
         if mesh is None or placements is None:

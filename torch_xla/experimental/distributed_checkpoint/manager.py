@@ -59,6 +59,11 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager(): save_interval must be at least 1; got {save_interval}")
         if (max_to_keep or 0) < 0 or (max_pending_async or 0) < 0:
             raise ValueError("CheckpointManager(): max_to_keep and max_pending_async must not be negative")
+        if "://" in str(path):
+            raise ValueError(
+                f"CheckpointManager(): {str(path)!r} is an address, and checkpoints are written to folders. Mount the "
+                "bucket as a folder, and give its path"
+            )
         if process_count() > 1 and process_group is None and not dist.is_initialized():
             raise RuntimeError(
                 "CheckpointManager(): the processes of this program have no process group yet. Call "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import overrides
 from torch._C._dynamo import eval_frame
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
@@ -18,7 +19,6 @@ from torch._dynamo.variables.functions import SkipFunctionVariable, UserFunction
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._functorch.aot_autograd import aot_export_joint_simple as aot_export_joint_simple
-from torch._functorch.aot_autograd import aot_function as aot_function
 from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
 from torch._functorch.partitioners import default_partition as default_partition
 from torch._functorch.partitioners import (
@@ -30,8 +30,15 @@ from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, disable_proxy_modes_tracing, track_tensor_tree
+from torch.fx.experimental.proxy_tensor import (
+    ProxyTorchDispatchMode,
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    make_fx,
+    track_tensor_tree,
+)
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -50,6 +57,66 @@ def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
     # Separate tensors, although some may share memory: a pure function cannot observe that.
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
         return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+
+
+class FunctionalTrace:
+    """A trace of functional operators, of one run of a function, in which new inputs may be made on the way."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        self._count = 0  # of the inputs that were made on the way
+
+    def run(
+        self, function: Callable[..., Any], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
+    ) -> GraphModule:
+        """Return the graph of `function`, called with tensors without memory that are like `tensors`."""
+        with self._mode:
+            like = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+
+        def functional(*given: torch.Tensor) -> Any:
+            inputs = [FunctionalTensor.to_functional(each) for each in given]
+            for each, tensor in zip(inputs, tensors, strict=True):
+                each.requires_grad_(tensor.requires_grad)
+            return function(*inputs)
+
+        with torch.autograd.set_multithreading_enabled(False), self._mode, enable_python_dispatcher(), FunctionalTensorMode():
+            made: GraphModule = make_fx(functional, decomposition_table=table)(*like)
+        inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
+        for before, node in zip(inputs, inputs[1:], strict=False):
+            before.append(node)
+        made.recompile()
+        return made
+
+    def input(self, like: torch.Tensor) -> torch.Tensor:
+        """Return one more input of the graph, for a tensor like `like`."""
+        tracer = get_proxy_mode().tracer
+        with _disable_current_modes(), self._mode:
+            fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+        proxy = tracer.create_proxy("placeholder", f"more_{self._count}", (), {})
+        self._count += 1
+        track_tensor_tree(fake, proxy, constant=None, tracer=tracer)
+        return FunctionalTensor.to_functional(fake)  # type: ignore[no-any-return]
+
+    def position(self) -> int:
+        """Return how many nodes the graph has so far."""
+        return len(get_proxy_mode().tracer.graph.nodes)
+
+    @staticmethod
+    def belongs(tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` is an input of the trace or was computed in it."""
+        return isinstance(tensor, FunctionalTensor)
+
+    @staticmethod
+    def plain(tensor: torch.Tensor) -> Any:
+        """Return the value of `tensor` as the graph's output has it."""
+        torch._sync(tensor)
+        return torch._from_functional_tensor(tensor.elem)
+
+    @staticmethod
+    def is_written(tensor: torch.Tensor) -> bool:
+        """Return whether an input was written to."""
+        torch._sync(tensor)
+        return bool(torch._functionalize_has_data_mutation(tensor.elem))
 
 
 def register_backend(backend: Callable[..., Any], name: str) -> None:
