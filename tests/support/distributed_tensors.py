@@ -244,7 +244,9 @@ def modules_get_functions_of_two_and_three_arguments() -> None:
     torch.testing.assert_close(result.cpu(), host(HOST))
     for name in ("input_fn", "output_fn"):
         functions: Any = {name: lambda values: values}
-        _refused(lambda functions=functions: distribute_module(host, mesh, **functions), f"{name} takes (module, values")
+        _refused(
+            lambda functions=functions: distribute_module(host, mesh, **functions), f"{name} takes (module, values"
+        )
 
 
 def values_are_redistributed_over_meshes_of_both_kinds() -> None:

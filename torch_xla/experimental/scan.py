@@ -19,7 +19,6 @@ from .._engine.compat.names.torch import (
 )
 from .._engine.compiled.loops import scan_loop
 from .._engine.compiled.loops.scan_loop import default_partition as default_partition
-from .._engine.compiled.loops.storage_aliasing import like
 from ..core.builder_parameters import Parameters
 from ..core.builder_slices import dynamic_slice as dynamic_slice
 from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
@@ -83,7 +82,7 @@ def scan(
     recipe = known.get(key)
     if recipe is None:
         recipe = scan_loop.trace(_weakly(fn) if is_kept else fn, init, xs)
-        _refuse_writes(recipe)
+        scan_loop.refuse_writes(recipe)
         put_last(known, key, recipe, _MOST)
     return scan_loop.run(recipe, init, xs, partition_fn)
 
@@ -180,15 +179,6 @@ def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any)
 
     found: tuple[Any, Any] = scan_function(body, init, xs)
     return found
-
-
-def _refuse_writes(recipe: scan_loop.Recipe) -> None:
-    if recipe.written:
-        changed = ", ".join(map(like, recipe.captured[: recipe.written]))
-        raise RuntimeError(
-            f"scan(): its body writes to {changed}, which it closes over; a scan changes nothing outside. Carry the "
-            "tensor: return its new value as a part of the carry"
-        )
 
 
 def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -216,7 +216,9 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @settings(max_examples=15)
-@given(names=st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=5), needed=st.tuples(*[st.booleans()] * 2))
+@given(
+    names=st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=5), needed=st.tuples(*[st.booleans()] * 2)
+)
 def test_chains_of_operators(names: list[str], needed: tuple[bool, bool]) -> None:
     def chain(x: Tensor, y: Tensor) -> Tensor:
         for name in names:

@@ -173,7 +173,9 @@ def test_a_step_does_not_end_inside_of_a_block() -> None:
                 for name in names:
                     blocks.enter_context(xp.Trace(name))
                 y = x.cos()
-                with pytest.raises(RuntimeError, match=f"Expecting scope to be empty but it is {said}: a step ends here"):
+                with pytest.raises(
+                    RuntimeError, match=f"Expecting scope to be empty but it is {said}: a step ends here"
+                ):
                     way()
             assert open_scopes() == () and met.counter_value("MarkStep") == marks
             assert _XLAC._check_tensor_need_materialization([y]) == [True]

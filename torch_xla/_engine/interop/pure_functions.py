@@ -13,6 +13,7 @@ from ..ir.call_plan import kinds_of
 from ..tensor.device import current_index, device_at
 from .single_trace import SingleTrace
 
+
 class _Known(dict[Any, Callable[..., Any]]):
     """The graphs of one pure function by the kind of its arguments. It is compared by identity, for weak references."""
 

@@ -96,7 +96,7 @@ class SingleTrace:
             if not isinstance(each, torch.Tensor) or not self._trace.belongs(each):
                 self._leaves.append(each)
                 continue
-            base = places.get(id(each._base)) if each._is_view() else None
+            base = places.get(id(self._trace.base_of(each)))
             if id(each) not in known and base is not None and each.dtype == inputs[base.place].dtype:
                 offset = int(each.storage_offset()) - int(inputs[base.place].storage_offset())
                 known[id(each)] = _View(base.place, (tuple(each.shape), each.stride(), offset))

@@ -14,7 +14,7 @@ from ..tensor import device as devices
 from ..tensor.device import Device
 from ..tensor.storage import value_of
 from . import in_flight
-from .named_scopes import refuse_open_scopes
+from .named_scopes import open_here, refuse_open_scopes
 from .step_closures import Background, StepClosures
 from .sync import sync_device, sync_step
 
@@ -34,7 +34,7 @@ def end_step(wait: bool = False, reset_scope: bool = True) -> None:
 
     With `reset_scope`, raise `RuntimeError` if this thread is inside of a named scope.
     """
-    if reset_scope:
+    if reset_scope and open_here.scopes:
         refuse_open_scopes()
     _marks.value += 1
     if not devices.existing and not _closures and not _background:
@@ -67,7 +67,7 @@ def mark(device: Device, wait: bool, reset_scope: bool = True) -> None:
 
     With `reset_scope`, raise `RuntimeError` if this thread is inside of a named scope.
     """
-    if reset_scope:
+    if reset_scope and open_here.scopes:
         refuse_open_scopes()
     _marks.value += 1
     _sync(device, wait)

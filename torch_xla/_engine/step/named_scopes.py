@@ -11,22 +11,22 @@ from ..ir.graph import decode
 from ..ir.tape import Value
 from ..tensor.device import LOCK, current_index, device_at
 
+
 class _Open(threading.local):
     scopes: tuple[str, ...] = ()  # that this thread has open, outermost first
 
 
-_open = _Open()
+open_here = _Open()
 
 
 def refuse_open_scopes() -> None:
-    """Raise `RuntimeError` if this thread is inside of a scope."""
-    if _open.scopes:
-        names = "/".join(f"{name}.{depth}" for depth, name in enumerate(_open.scopes, 1))
-        raise RuntimeError(
-            f"Expecting scope to be empty but it is {names}: a step ends here, inside of a block that is open "
-            "(torch_xla.debug.profiler.Trace). End the block before the step, use StepTrace for a block that is a step, "
-            "or call torch_xla.sync(reset_scope=False), which leaves the block open."
-        )
+    """Raise `RuntimeError`: a step would end inside of the scopes that this thread has open."""
+    names = "/".join(f"{name}.{depth}" for depth, name in enumerate(open_here.scopes, 1))
+    raise RuntimeError(
+        f"Expecting scope to be empty but it is {names}: a step ends here, inside of a block that is open "
+        "(torch_xla.debug.profiler.Trace). End the block before the step, use StepTrace for a block that is a step, "
+        "or call torch_xla.sync(reset_scope=False), which leaves the block open."
+    )
 
 
 def open_scope(name: str) -> None:
@@ -41,7 +41,7 @@ def close_scope() -> None:
 
 def open_scopes() -> tuple[str, ...]:
     """Return the scopes this thread has open, outermost first."""
-    return _open.scopes
+    return open_here.scopes
 
 
 def name_operation(value: Value, name: str) -> bool:
@@ -69,7 +69,7 @@ def name_operation(value: Value, name: str) -> bool:
 
 
 def _mark(scopes: tuple[str, ...]) -> None:
-    _open.scopes = scopes
+    open_here.scopes = scopes
     tape = device_at(current_index()).tape
     position = len(tape.code)
     if tape.scopes and tape.scopes[-1][0] == position:

@@ -137,7 +137,9 @@ def redistributed(t: XLAShardedTensor, mesh: DeviceMesh | Mesh, given: Sequence[
         mesh = _device_mesh_of(mesh.mesh_shape, mesh)
     placements = _placements("redistribute", t, mesh, given)
     if any(isinstance(each, Partial) for each in placements):
-        raise NotImplementedError(f"redistribute(): a value becomes {placements} by what is computed, not by being sent")
+        raise NotImplementedError(
+            f"redistribute(): a value becomes {placements} by what is computed, not by being sent"
+        )
     grid, spec = whole(mesh), spec_of("redistribute", t, placements, axes_of(mesh))
     made = mark_sharding_with_gradients(t.shown, grid, spec)
     dims = dims_over("redistribute", made, grid, spec)

@@ -79,7 +79,12 @@ class FunctionalTrace:
                 each.requires_grad_(tensor.requires_grad)
             return function(*inputs)
 
-        with torch.autograd.set_multithreading_enabled(False), self._mode, enable_python_dispatcher(), FunctionalTensorMode():
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            self._mode,
+            enable_python_dispatcher(),
+            FunctionalTensorMode(),
+        ):
             made: GraphModule = make_fx(functional, decomposition_table=table)(*like)
         inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
         for before, node in zip(inputs, inputs[1:], strict=False):
@@ -111,6 +116,11 @@ class FunctionalTrace:
         """Return the value of `tensor` as the graph's output has it."""
         torch._sync(tensor)
         return torch._from_functional_tensor(tensor.elem)
+
+    @staticmethod
+    def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the tensor that `tensor` is a view of."""
+        return tensor._base if tensor._is_view() else None
 
     @staticmethod
     def is_written(tensor: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from .nested_loops import by_itself
 from .nested_loops import is_traced as is_traced
 from .scan_function import ScanLoop
 from .scan_gradients import Roles
-from .storage_aliasing import Group, Span, on_one_memory, put
+from .storage_aliasing import Group, Span, like, on_one_memory, put
 from .while_loops import check_carried, on_device
 
 
@@ -108,6 +108,16 @@ def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
     recipe = _recipe(function, stage, nested_init, nested_xs, Nested.of(result[1]))
     recipe.shared = _shared(recipe, init, xs)
     return recipe
+
+
+def refuse_writes(recipe: Recipe) -> None:
+    """Raise `RuntimeError` if the body writes to a tensor from outside."""
+    if recipe.written:
+        changed = ", ".join(map(like, recipe.captured[: recipe.written]))
+        raise RuntimeError(
+            f"scan(): its body writes to {changed}, which it closes over; a scan changes nothing outside. Carry the "
+            "tensor: return its new value as a part of the carry"
+        )
 
 
 def _recipe(function: Callable[..., Any], stage: Tracing, init: Nested, xs: Nested, ys: Nested) -> Recipe:
