@@ -144,7 +144,7 @@ def xla_distribute_module(
 
 
 def _with_module(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, called with a module, values and a mesh, if it takes these or, as it did once, the last two."""
+    """Return `function` as one of a module, values and a mesh; without the first of these, it is deprecated."""
     count = len(inspect.signature(function).parameters)
     if count == 3:
         return function
