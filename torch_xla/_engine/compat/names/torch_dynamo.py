@@ -59,6 +59,17 @@ def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
         return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
 
 
+_torch: Any = torch
+_functional = SimpleNamespace(
+    sync=_torch._sync, value=_torch._from_functional_tensor, is_written=_torch._functionalize_has_data_mutation
+)
+
+
+def _tracer() -> Any:
+    mode: Any = get_proxy_mode()
+    return mode.tracer
+
+
 class FunctionalTrace:
     """A trace of functional operators, of one run of a function, in which new inputs may be made on the way."""
 
@@ -94,7 +105,7 @@ class FunctionalTrace:
 
     def input(self, like: torch.Tensor) -> torch.Tensor:
         """Return one more input of the graph, for a tensor like `like`."""
-        tracer = get_proxy_mode().tracer
+        tracer = _tracer()
         with _disable_current_modes(), self._mode:
             fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
         proxy = tracer.create_proxy("placeholder", f"more_{self._count}", (), {})
@@ -104,7 +115,7 @@ class FunctionalTrace:
 
     def position(self) -> int:
         """Return how many nodes the graph has so far."""
-        return len(get_proxy_mode().tracer.graph.nodes)
+        return len(_tracer().graph.nodes)
 
     @staticmethod
     def belongs(tensor: torch.Tensor) -> bool:
@@ -112,10 +123,10 @@ class FunctionalTrace:
         return isinstance(tensor, FunctionalTensor)
 
     @staticmethod
-    def plain(tensor: torch.Tensor) -> Any:
+    def plain(tensor: Any) -> Any:
         """Return the value of `tensor` as the graph's output has it."""
-        torch._sync(tensor)
-        return torch._from_functional_tensor(tensor.elem)
+        _functional.sync(tensor)
+        return _functional.value(tensor.elem)
 
     @staticmethod
     def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -123,10 +134,10 @@ class FunctionalTrace:
         return tensor._base if tensor._is_view() else None
 
     @staticmethod
-    def is_written(tensor: torch.Tensor) -> bool:
+    def is_written(tensor: Any) -> bool:
         """Return whether an input was written to."""
-        torch._sync(tensor)
-        return bool(torch._functionalize_has_data_mutation(tensor.elem))
+        _functional.sync(tensor)
+        return bool(_functional.is_written(tensor.elem))
 
 
 def register_backend(backend: Callable[..., Any], name: str) -> None:
