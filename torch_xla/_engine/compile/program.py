@@ -35,7 +35,7 @@ from ..lowering.machinery import padded_rows
 from ..lowering.machinery.registry import calls_python
 from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
-from ..metrics.observers import observers
+from ..metrics.observers import count_compile
 from ..metrics.user_lines import OptimizersLine
 from ..runtime import launch_throttle
 from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function, output_shardings, shard_mapped
@@ -326,7 +326,7 @@ class Program:
             stored = disk_cache.find(key, jax_function.signature(self.graph, key))
         if stored is None:
             return None
-        self._count_compile(time.perf_counter() - start)
+        count_compile(time.perf_counter() - start)
         return stored.executable
 
     def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
@@ -340,7 +340,7 @@ class Program:
             kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
             executable = compiled(kept, self.target)
         seconds = time.perf_counter() - started
-        self._count_compile(seconds)
+        count_compile(seconds)
         metrics.count("StableHloCompile")
         if before is not None:
             if len(self._must_bake) > baked:
@@ -377,7 +377,7 @@ class Program:
         compiled_by_xla = metrics.counter("StageCompile").value
         wanted, seconds = self._filled(numbers, before is not None)
         if seconds:
-            self._count_compile(seconds)
+            count_compile(seconds)
         if metrics.counter("StageCompile").value != compiled_by_xla:
             metrics.count("StableHloCompile")
         if before is not None and len(self._must_bake) > baked:
@@ -409,12 +409,6 @@ class Program:
         """Of each group of outputs, by their places, the smallest."""
         sizes = [self.graph.specs[slot].numel for slot in self.graph.outputs]
         return tuple(min(group, key=sizes.__getitem__) for group in groups if group)
-
-    def _count_compile(self, seconds: float) -> None:
-        # Programs from disk count, too: a second process reports the same as the first.
-        metrics.metric("CompileTime" if observers.run_call is None else "EagerOpCompileTime").add(int(seconds * 1e9))
-        metrics.count("UncachedCompile")
-        metrics.count("CreateCompileHandles")
 
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.

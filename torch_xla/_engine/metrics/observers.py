@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .counters import count
+from .samples import metric
+
 
 class Observers:
     """One slot for each place of the engine that something above may observe."""
@@ -65,3 +68,10 @@ class Observers:
 
 
 observers = Observers()
+
+
+def count_compile(seconds: float) -> None:
+    """Count a program that was made: compiled, or read from disk, so that a second process reports the same."""
+    metric("CompileTime" if observers.run_call is None else "EagerOpCompileTime").add(int(seconds * 1e9))
+    count("UncachedCompile")
+    count("CreateCompileHandles")
