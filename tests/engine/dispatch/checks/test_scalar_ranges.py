@@ -15,6 +15,7 @@ Call = Callable[[torch.Tensor, Any], Any]
 CALLS: dict[str, Call] = {
     "fill_": lambda x, v: x.fill_(v),
     "foreach": lambda x, v: torch._foreach_addcmul([x], [x], [x], v)[0],
+    "foreach, a number for each": lambda x, v: torch._foreach_addcmul([x, x], [x, x], [x, x], [0.5, v])[1],
     "full": lambda x, v: torch.full((2,), v, dtype=x.dtype, device=x.device),
     "full_like": lambda x, v: torch.full_like(x, v),
     "add": lambda x, v: x + v,
