@@ -151,6 +151,11 @@ def coordinator_port() -> int:
     return _integer("XLA_COORDINATOR_PORT", "0")
 
 
+def flight_recorder_file() -> str:
+    """TORCH_FR_DUMP_TEMP_FILE: where the flight recorder writes, without the number of the process at the end."""
+    return os.environ.get("TORCH_FR_DUMP_TEMP_FILE", "").strip()
+
+
 def heartbeat_seconds() -> int:
     """DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC: a process that is silent for so long is lost."""
     return max(1, _integer("DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC", "20"))

@@ -21,6 +21,7 @@ from .answers import sync_tax as sync_tax
 from .fleet import Exporter as Exporter
 from .fleet import Goodput as Goodput
 from .fleet import account as account
+from .fleet import dump_flight_recorder as dump_flight_recorder
 from .fleet import goodput as goodput
 from .fleet import send_opentelemetry as send_opentelemetry
 from .fleet import serve_prometheus as serve_prometheus

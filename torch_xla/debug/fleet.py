@@ -8,6 +8,7 @@ from .._engine.diagnostics.fleet import goodput as _goodput
 from .._engine.diagnostics.fleet.exporters import Exporter as Exporter
 from .._engine.diagnostics.fleet.goodput import Goodput as Goodput
 from .._engine.metrics import accounts as _accounts
+from .._engine.step import flight_recorder as _recorder
 
 
 def goodput() -> Goodput:
@@ -82,3 +83,19 @@ def write_json_lines(path: str, every: float = 60.0) -> Exporter:
     ['checkpoint', 'communication', 'compile', 'idle', 'input', 'recovery', 'step']
     """
     return _exporters.write_json_lines(path, every)
+
+
+def dump_flight_recorder(prefix: str | None = None) -> str:
+    """Write the last 1,000 collectives of this process to the file `prefix` + its rank, and return the path.
+
+    PyTorch's analyser compares the files of all processes: `torchfrtrace FOLDER` says which process did not come to
+    which collective, or came with other sizes. Without `prefix` it is that of `TORCH_FR_DUMP_TEMP_FILE`, or a folder of
+    yours in the temporary folder. The same file is written by each process when one declares a fault (a timeout, other
+    collectives, the end of a process), and at SIGQUIT.
+
+    >>> import pathlib, tempfile, torch_xla
+    >>> path = torch_xla.debug.dump_flight_recorder(f"{tempfile.mkdtemp()}/rank_")
+    >>> pathlib.Path(path).name
+    'rank_0'
+    """
+    return _recorder.dump(prefix)

@@ -83,7 +83,7 @@ def test_whom_this_process_was_counted_for_is_forgotten_where_it_has_been(monkey
     monkeypatch.setattr(
         collective_consistency,
         "parts_of",
-        lambda _: (collective_consistency.GroupPart((0, 1), "0,1", ["a", "b"], [0, 1]),),
+        lambda _: (collective_consistency.GroupPart((0, 1), "0,1", ["a", "b"], [0, 1], [None, None]),),
     )
     monkeypatch.setattr(collective_consistency, "_sequences", {})
     monkeypatch.setattr(collective_consistency, "_counted", set())

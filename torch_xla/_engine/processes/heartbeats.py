@@ -109,6 +109,8 @@ class Watch:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and config.torchrun() is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+        if is_main and "quit" in handlers and signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL:
+            signal.signal(signal.SIGQUIT, self._quit)
 
     def end(self, why: str = "") -> None:
         """Leave the other processes; with `why`, report that this process ends by a failure."""
@@ -185,6 +187,8 @@ class Watch:
 
     def _take(self, letter: dict[str, Any]) -> None:
         if not self.fault:
+            if "faulted" in handlers:  # before this process raises the fault, and perhaps ends
+                handlers["faulted"](self, letter)
             self.fault = letter["text"]
         self.has_fault.set()
         for event in list(self.woken):
@@ -354,6 +358,18 @@ class Watch:
             return f"Process {index} does not answer. {self._last_word(index)}"
         report = reports[index]
         return f"Process {index} is {_words(report['step'], report['line'])}:\n{report['stack'].rstrip()}"
+
+    def publish(self, key: str, value: str) -> None:
+        """Write a value of this process, in the place of an earlier one."""
+        self._set(f"{key}/{self.place.index}", value)
+
+    def published(self, key: str) -> dict[int, str]:
+        """Return what the processes have written under `key` so far."""
+        found = {index: self._get(f"{key}/{index}") for index in range(self.place.count)}
+        return {index: text for index, text in found.items() if text}
+
+    def _quit(self, number: int, frame: FrameType | None) -> None:
+        handlers["quit"](self, {})
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         # The agent ends the remaining processes as soon as one is gone: if there is a fault, raise it.

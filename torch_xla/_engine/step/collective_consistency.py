@@ -43,7 +43,7 @@ _CONTEXTS = (8, 4, 2, 1)
 # Number of the latest collectives that a digest covers, at least; at most twice as many.
 _WINDOW = 1 << 14
 # Number of the latest programs that are kept, so that a process can say what they were.
-_REMEMBERED = 256
+_REMEMBERED = 1000
 # Seconds after which the threads of missing processes are asked.
 _REMIND = 0.3
 # So often, in seconds, who waits looks whether one of them has ended.
@@ -63,6 +63,7 @@ class GroupPart(NamedTuple):
     name: str  # of the group, in the service
     collectives: list[str]  # in words
     places: list[int]  # of their operations in the graph
+    plans: list[Plan | None]  # None: a whole program
 
 
 class Started(NamedTuple):
@@ -71,6 +72,9 @@ class Started(NamedTuple):
     begin: int  # the number of its first collective
     part: GroupPart
     source_lines: SourceLines
+    record: int = 0  # the number of its first collective among those of all groups
+    time: int = 0  # nanoseconds since the epoch at which this process came to it
+    line: Line | None = None  # the line that ran it
 
 
 @dataclass
@@ -140,6 +144,8 @@ def _short(collective: str) -> str:
 _lock = lock()
 _sequences: dict[str, _Sequence] = {}
 _parts: WeakKeyDictionary[Program, tuple[GroupPart, ...]] = WeakKeyDictionary()
+# How many collectives this process has started, in all groups.
+_count = 0
 # The collectives that this process is about to start, by group.
 _next: dict[str, Started] = {}
 # Announcements about collectives that this process had not reached: by group and number of the first one.
@@ -163,7 +169,7 @@ def before(program: Program, step: int, source_lines: SourceLines) -> None:
         with _lock:
             sequence = _sequences.setdefault(part.name, _Sequence())
             # From here on it answers for what it is about to start.
-            _next[part.name] = Started(sequence.end, part, source_lines)
+            _next[part.name] = Started(sequence.end, part, source_lines, _count, time.time_ns(), watch.line)
             end = sequence.end + len(part.collectives)
             noted = _noted.get(part.name, {}).items()
             is_different = any([sequence.differs(begin, told, part.collectives) for begin, told in noted])
@@ -179,14 +185,17 @@ def before(program: Program, step: int, source_lines: SourceLines) -> None:
 
 def after(program: Program, source_lines: SourceLines) -> None:
     """Note that `program` was started."""
+    global _count
     if heartbeats.watch() is None:
         return
     with _lock:
         for part in parts_of(program):
             sequence = _sequences.setdefault(part.name, _Sequence())
-            sequence.recent.append(Started(sequence.end, part, source_lines))
+            coming = _next.pop(part.name, None)
+            time_ns, line = (coming.time, coming.line) if coming is not None else (time.time_ns(), None)
+            sequence.recent.append(Started(sequence.end, part, source_lines, _count, time_ns, line))
+            _count += len(part.collectives)
             sequence.advance(part.collectives)
-            _next.pop(part.name, None)
             # Each is asked for by this process before it comes there, and once by another.
             _counted.difference_update([each for each in _counted if each[0] == part.name and each[1] <= sequence.end])
             noted = _noted.get(part.name)
@@ -216,9 +225,10 @@ def _parts_of(program: Program) -> list[GroupPart]:
             continue
         group = next((group for group in effect.groups if own in group), everyone)
         if len(group) > 1:
-            part = parts.setdefault(group, GroupPart(group, ",".join(map(str, group)), [], []))
+            part = parts.setdefault(group, GroupPart(group, ",".join(map(str, group)), [], [], []))
             part.collectives.append(_in_words(operation.plan))
             part.places.append(place)
+            part.plans.append(operation.plan)
     return [parts[group] for group in sorted(parts)]
 
 
@@ -227,7 +237,7 @@ def _of_a_mesh(program: Program) -> GroupPart:
     group = program.target.processes
     size = len(program.graph.operations)
     words = f"a divided program of {size} operations ({program.key.digest})"
-    return GroupPart(group, ",".join(map(str, group)), [words], [size - 1])
+    return GroupPart(group, ",".join(map(str, group)), [words], [size - 1], [None])
 
 
 def _in_words(plan: Plan) -> str:
@@ -315,7 +325,7 @@ def _describe(watch: Watch, letter: dict[str, Any]) -> None:
         sequence = _sequences.setdefault(name, _Sequence())
         started = [*sequence.recent, *([_next[name]] if name in _next else [])]
     told = {}
-    for begin, part, source_lines in started:
+    for begin, part, source_lines, *_ in started:
         if begin + len(part.places) <= end - _TOLD or begin > end + _TOLD:
             continue
         where = source_lines()
@@ -359,6 +369,16 @@ def difference(told: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
         words, line = found.get(first, ("no other one", ""))
         said.append(f"  process {index}, at step {step}: {words}" + (f"  ({line})" if line else ""))
     return "\n".join([*said, "All must record the same collectives, of the same sizes and dtypes, in the same order."])
+
+
+def recorded() -> list[tuple[str, list[Started], list[Started], int]]:
+    """Return for each group its name, its last programs, the one that this process is about to start, and its end."""
+    with _lock:
+        found = [
+            (name, list(sequence.recent), [_next[name]] if name in _next else [], sequence.end)
+            for name, sequence in _sequences.items()
+        ]
+    return [each for each in found if each[1] or each[2]]
 
 
 def _about() -> dict[str, Any]:

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 # How long a process waits before it looks at the clock.
 _SECOND = 1.0
 
+# How many seconds the main thread has waited, in a program of several processes.
+waited = 0.0
+
 
 class _Request:
     """Arrays that a thread waits for."""
@@ -73,6 +76,7 @@ def until_ready(arrays: Sequence[Any]) -> None:
 
     In a program of several processes it raises `PeerError` if one of them declares a fault, as soon as it does.
     """
+    global waited
     watch = heartbeats.watch()
     if watch is None:
         buffers.wait(arrays)
@@ -90,10 +94,13 @@ def until_ready(arrays: Sequence[Any]) -> None:
     except IndexError:
         waiter = _Waiter()
     watch.woken.add(request.done)
+    begin = time.monotonic()
     try:
         waiter.requests.put(request)
         _wait_for(request, watch)
     finally:
+        if threading.current_thread() is threading.main_thread():
+            waited += time.monotonic() - begin
         watch.woken.discard(request.done)
         if not request.has_ended:  # a fault, or an interrupt
             _stuck.append(request)

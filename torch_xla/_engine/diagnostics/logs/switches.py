@@ -4,7 +4,7 @@ from ...metrics.observers import observers
 from ...planning.sharding_search import automatic
 from ...step import pending_op_counts
 from ...tensor import live_counters
-from ..fleet import goodput
+from ..fleet import goodput, stragglers
 from ..memory import out_of_memory
 from ..values import bad_value_checks, first_nan
 from . import debug_log, graph_dumps, host_read_file, metrics_report_file, step_log
@@ -33,5 +33,6 @@ def start() -> None:
     live_counters.begin()
     pending_op_counts.begin()
     out_of_memory.begin()
+    stragglers.begin()
     apply_settings()
     observers.register("before_new_program", apply_settings)
