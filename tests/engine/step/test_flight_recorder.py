@@ -32,7 +32,7 @@ KEYS = {
 
 
 def analysed(folder: Path) -> Any:
-    """What PyTorch's analyser makes of the dumps in a folder."""
+    """Let PyTorch's analyser compare the dumps in a folder."""
     arguments = JobConfig().parse_args([str(folder), "--prefix", "rank_"])
     try:
         details, version = read_dir(arguments)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .. import config
+from ..atomic import lock
 from ..ir.call_plan import Plan
 from ..ir.value_spec import Spec
 from ..metrics.user_lines import Line
@@ -57,7 +58,7 @@ _DTYPES = {
     torch.bool: "Bool",
 }
 
-_writing = threading.Lock()
+_writing = lock()
 
 
 def record() -> dict[str, Any]:

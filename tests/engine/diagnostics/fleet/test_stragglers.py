@@ -74,7 +74,7 @@ def _own(waiting: float) -> dict[str, float]:
 
 
 class Watch:
-    """A watch over three processes, of which two have written."""
+    """A watch over three processes. The third has stopped writing."""
 
     def __init__(self) -> None:
         self.written: dict[str, str] = {}

@@ -23,7 +23,7 @@ class Reading:
 
 
 def labels_of_process() -> dict[str, str]:
-    """Return the labels that tell this process from others."""
+    """Return the labels that identify this process."""
     return {"rank": str(identity.process_index())}
 
 

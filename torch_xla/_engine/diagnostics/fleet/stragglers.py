@@ -40,7 +40,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Pace:
-    """What a step of one process took on average: all of it, and by account without the waits."""
+    """The mean time of a step of one process: the whole, and by account without the waits."""
 
     whole: float
     own: Mapping[str, float]
@@ -70,7 +70,7 @@ class Straggler:
 
 
 def pace(spent: Goodput, waited: float) -> Pace | None:
-    """Return the pace of the time `spent`, of which `waited` seconds were for the device; `None` without a step."""
+    """Return the pace in the time `spent`, without the `waited` seconds; `None` without a step."""
     if not spent.steps:
         return None
     own = {name: seconds / spent.steps for name, seconds in spent.seconds.items() if name != accounts.COMMUNICATION}
