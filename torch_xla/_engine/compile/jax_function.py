@@ -21,6 +21,7 @@ from ..lowering.machinery import replica_axis
 from ..lowering.machinery.jax_sharding import carried, constrain, from_jax, to_jax
 from ..lowering.machinery.lower_call import NeedsStaticNumber
 from ..lowering.machinery.manual_regions import Manual, lower_on_devices
+from ..metrics.events import Sizes
 from ..runtime.buffers import resized
 from ..runtime.device_assignment import Target
 from . import composites, shard_mapped
@@ -219,3 +220,14 @@ def _without_padding(array: Any, spec: Spec) -> Any:
     if array.shape == spec.size or spec.sharding is None:
         return array
     return constrain(resized(array, spec.size), spec.sharding)
+
+
+def sizes(found: Any) -> Sizes:
+    """Return the memory that XLA reports for one executable."""
+    return Sizes(
+        found.argument_size_in_bytes,
+        found.output_size_in_bytes,
+        found.alias_size_in_bytes,
+        found.temp_size_in_bytes,
+        found.generated_code_size_in_bytes,
+    )

@@ -202,7 +202,7 @@ class Program:
     def sizes_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Return the memory that a run with these numbers needs on each device, if XLA reports it."""
         found = self.executable(numbers).memory_analysis()
-        return found if found is None or isinstance(found, Sizes) else _sizes(found)
+        return found if found is None or isinstance(found, Sizes) else jax_function.sizes(found)
 
     def placed(self, numbers: Sequence[float | int]) -> list[Any]:
         """Return JAX's shardings of the results of a run with these numbers."""
@@ -305,7 +305,7 @@ class Program:
             executable = self._in_stages(packed, numbers)
             ready = Ready(executable, executable.start, self._floats, self._ints)
         else:
-            executable = self._from_disk(packed) or self._from_xla(packed, numbers)
+            executable = self._from_disk(packed) or self._in_turn(packed, numbers)
             start = shard_mapped.starter(self.target, executable)
             ready = Ready(executable, whole(start, self.target), self._floats, self._ints, start)
         if self._promoted == arguments:  # as before: what was to be an argument must be baked in
@@ -328,6 +328,13 @@ class Program:
             return None
         count_compile(time.perf_counter() - start)
         return stored.executable
+
+    def _in_turn(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+        """Compile, unless another process that shares the folder compiles the same program meanwhile."""
+        if not self._may_be_kept():
+            return self._from_xla(packed, numbers)
+        with disk_cache.turn(self._executable_key(packed)) as may_be_there:
+            return (may_be_there and self._from_disk(packed)) or self._from_xla(packed, numbers)
 
     def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         before = self._executable_key(packed) if self._may_be_kept() else None
@@ -482,14 +489,3 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequen
 def _counts_for_each(plan: Plan) -> bool:
     """Return whether a number comes for each tensor of a list: optimizers compute these anew for every step."""
     return isinstance(plan.op, OpOverload) and overload_name_of(plan.op) == "ScalarList"
-
-
-def _sizes(found: Any) -> Sizes:
-    """Return the memory that XLA reports for one executable."""
-    return Sizes(
-        found.argument_size_in_bytes,
-        found.output_size_in_bytes,
-        found.alias_size_in_bytes,
-        found.temp_size_in_bytes,
-        found.generated_code_size_in_bytes,
-    )

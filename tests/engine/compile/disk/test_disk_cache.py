@@ -317,3 +317,64 @@ def test_functions_with_large_constants_are_not_taken_for_each_other(folder: Pat
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == str([scale] * 4)
     assert not files(folder)
+
+
+STARTED_TOGETHER = """
+import os, sys, torch, torch_xla
+from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.metrics import counters
+disk_cache.WORTH_KEEPING_SECONDS = 0.0
+begin, end = os.pipe()
+count = int(sys.argv[1])
+for _ in range(count):
+    if os.fork() == 0:  # before a device is used: importing is what would take long
+        break
+else:
+    os.close(begin), os.close(end)
+    sys.exit(any([os.wait()[1] for _ in range(count)]))
+os.close(end)
+x = torch.arange(6.0).to("xla")
+os.read(begin, 1)  # until all processes have closed the other end
+for scale in (2.0, 3.0):
+    y = (x.sin() * scale + x.cumsum(0)).tolist()
+    z = torch.diff(x * scale, n=2).softmax(0).tolist()
+values = [y, z, x.std().item()]
+counted = [counters.value_of(name) or 0 for name in ("StableHloCompile", "PersistentCacheHit")]
+os.write(1, f"{counted[0]} {counted[1]} {values}\\n".encode())
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes are forked")
+def test_of_processes_started_together_one_compiles_each_program(folder: Path) -> None:
+    count = 16
+    arguments = [sys.executable, "-W", "ignore", "-c", STARTED_TOGETHER, str(count)]
+    lines = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True, timeout=400).stdout.splitlines()
+    assert len(lines) == count
+    found = [line.split(maxsplit=2) for line in lines]
+    assert len({values for _, _, values in found}) == 1
+    compiled, hits = (sum(int(each[place]) for each in found) for place in (0, 1))
+    assert compiled == len(files(folder)) > 2
+    assert compiled + hits == count * len(files(folder))
+    assert not list((folder / "compiling").iterdir())
+
+
+def test_a_program_that_another_process_writes_meanwhile_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = result()
+    (file,) = files(folder)
+    data = file.read_bytes()
+    file.unlink()
+    turns = disk_cache.turn
+
+    def after_another(key: executable_key.Key) -> object:
+        file.write_bytes(data)
+        return turns(key)
+
+    monkeypatch.setattr(disk_cache, "turn", after_another)
+    compiled, hits = counted("StableHloCompile"), counted("PersistentCacheHit")
+    assert result() == expected
+    assert (counted("StableHloCompile"), counted("PersistentCacheHit")) == (compiled, hits + 1)
+    assert torch_xla.cache.statistics().bytes == len(data)

@@ -31,7 +31,7 @@ from ...runtime.device_assignment import Target
 from .. import shard_mapped
 from ..executable_key import Key, described, differences
 from ..jax_function import Signature, results_of
-from . import artifacts, executable_file, prefetch, process_consensus, signing_key
+from . import artifacts, compile_turn, executable_file, prefetch, process_consensus, signing_key
 from .executable_file import Described, Foreign, Header, Refused, Unreadable
 
 SUFFIX = ".xla"
@@ -45,6 +45,9 @@ _ABANDONED = 3600.0
 _LONGEST_NOTE = 1 << 20
 
 # The end of warnings about executables that are not kept.
+_NO_TURNS = (
+    "Each process compiles what it does not find there. Another file system, or a folder on each machine, ends this."
+)
 _NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
 _FOREIGN = (
     "Such programs are compiled again. `python -m torch_xla.cache import` signs programs from a source you trust; "
@@ -267,6 +270,22 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         prefetch.note(place, path.name, _write)
 
 
+def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
+    """Let one process at a time compile what was not found for `key`; the others wait here until it has finished.
+
+    Gives whether another process may have written the executable meanwhile. Processes that compile a common program
+    agree about that themselves (`process_consensus`).
+    """
+    place, name = folder(), _name(key)
+    with contextlib.suppress(OSError, Refused):  # reported when the executable is looked up or written
+        if place is not None and not _is_read_only() and not process_consensus.is_needed(key.target):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            executable_file.refuse_others(place, place.stat())
+            path, written = place / compile_turn.FOLDER / name, (place / name, place / f"{name}.numbers")
+            return compile_turn.held(path, functools.partial(_warn, "turn", advice=_NO_TURNS), written)
+    return contextlib.nullcontext(False)
+
+
 def note_baked(key: Key, indices: list[int]) -> None:
     """Record which numbers of a program must be constants: known after lowering, and needed to find it again."""
     place = folder()
@@ -421,8 +440,9 @@ def _files(place: Path) -> list[tuple[float, int, Path]]:
     found = []
     for path in place.iterdir():
         with contextlib.suppress(OSError):
-            status = path.stat()
-            found.append((status.st_mtime, status.st_size, path))
+            if path.is_file():  # not the folder of turns
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
     return sorted(found)
 
 

@@ -1,5 +1,6 @@
 """Find or compile the executable for each kind of stage: in memory, on disk, or by XLA."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -32,14 +33,29 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, ke
     missing = list(dict.fromkeys(each for each in wanted if each.executable is None))
     is_new = bool(missing)
     if keeps:
-        for each in missing:
-            with metrics.timed("PersistentCacheLoadTime"):
-                stored = disk_cache.find(each.key, _signature(each))
-            if stored is not None:
-                each.fill(stored.executable)
-        missing = [each for each in missing if each.executable is None]
+        missing = _not_on_disk(missing)
     if not missing:
         return time.perf_counter() - started if is_new else 0.0
+    # Processes that record the same program lack the same stages, so the turn of the first is the turn of all.
+    with disk_cache.turn(missing[0].key) if keeps else contextlib.nullcontext(False) as may_be_there:
+        if may_be_there:
+            missing = _not_on_disk(missing)
+        if missing:
+            _fill_from_xla(missing, stages, origins, keeps)
+    return time.perf_counter() - started
+
+
+def _not_on_disk(missing: Sequence[Wanted]) -> list[Wanted]:
+    """Give each of `missing` its executable if it is on disk; return the others."""
+    for each in missing:
+        with metrics.timed("PersistentCacheLoadTime"):
+            stored = disk_cache.find(each.key, _signature(each))
+        if stored is not None:
+            each.fill(stored.executable)
+    return [each for each in missing if each.executable is None]
+
+
+def _fill_from_xla(missing: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, keeps: bool) -> None:
     compiling = time.perf_counter()
     lowered = _lowered(missing, stages, origins)
     with ThreadPoolExecutor(_workers(len(missing)), thread_name_prefix="compile") as pool:
@@ -50,7 +66,6 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, ke
         _compiled.value += 1
         if keeps:
             disk_cache.keep(each.key, executable, own, _signature(each), program_seconds=seconds)
-    return time.perf_counter() - started
 
 
 def filled_in_order(
