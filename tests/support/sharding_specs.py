@@ -1,4 +1,4 @@
-"""What a tensor's sharding is, over four virtual CPU devices: each function is a part of
+"""Print a tensor's sharding over four virtual CPU devices: each function is a part of
 tests/api/distributed/test_meshes.py."""
 
 import copy

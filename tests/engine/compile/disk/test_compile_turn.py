@@ -1,4 +1,4 @@
-"""One process compiles, the others wait for it, and a dead one keeps nobody waiting."""
+"""One process compiles, the others wait for it, and a dead process does not keep them waiting."""
 
 import errno
 import os
