@@ -9,12 +9,13 @@ ARGS ?=
 # How many processes run the tests: one more than there are cores, because some wait for others' processes and for clocks.
 JOBS ?= 3
 
-.PHONY: help demo test test-slow test-frameworks check docs
+.PHONY: help demo test test-devices test-slow test-frameworks check docs
 
 help:
 	@echo "make demo        train a small network on the xla device and draw what it learned"
 	@echo "make test        format, lint, types, tests     (ARGS='tests/house -k imports' for some of the tests)"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make test-devices compile for TPUs and GPUs that are not here (ARGS='models --on v6e,h100')"
 	@echo "make test-frameworks  Transformers, Accelerate and others on xla beside the CPU, in $(FRAMEWORKS)"
 	@echo "make check       format, lint, types            (ARGS=--fix to repair)"
 	@echo "make docs        the documents as a site, out/site/index.html"
@@ -33,6 +34,9 @@ test-slow: $(READY)
 
 test-frameworks: $(FRAMEWORKS)/ready
 	@$(FRAMEWORKS)/bin/python -m pytest tests/test_frameworks.py tests/test_notebooks.py -m frameworks $(ARGS)
+
+test-devices: $(READY)
+	@$(RUN) -m tests.devices $(ARGS)
 
 docs: $(READY)
 	@$(RUN) -m sphinx -q -W -b html docs out/site

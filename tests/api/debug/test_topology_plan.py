@@ -198,3 +198,12 @@ def test_everything_is_as_before_after_a_plan() -> None:
     assert torch.rand(2, device="xla").tolist() == expected
     step()
     torch_xla.sync()
+
+
+@needs_tpu_compiler
+def test_a_value_that_follows_from_the_program_can_be_read() -> None:
+    def step() -> torch.Tensor:
+        counts = torch.arange(4, device="xla")
+        return torch.ones(int(counts.sum().item()), 3, device="xla") * 2
+
+    assert "f32[6,3]" in plan(step, topology="v5e:1x1", steps=1).programs[0].text

@@ -147,7 +147,9 @@ def lowered(
         if target.axis is not None:
             function, described = shard_mapped.of_each(function, found.inputs, found.outputs, target)
         options: Any = options_for(target)
-        given = tuple(each.sharding for each in found.outputs) if target.is_spread else None
+        # Without an input nothing else names a topology's device, and JAX would compile for one of its own.
+        is_named = target.is_spread or (target.is_compile_only and not described)
+        given = tuple(each.sharding for each in found.outputs) if is_named else None
         jitted = jax.jit(
             function, donate_argnums=key.donated, keep_unused=True, compiler_options=options, out_shardings=given
         )

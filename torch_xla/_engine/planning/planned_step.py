@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import torch
 
-from .. import dtypes
+from .. import compiler_options, dtypes
 from ..compile.program import Program
 from ..compile.program_cache import program_of
 from ..ir.graph import Operation, decode
@@ -120,10 +120,14 @@ def _computed(
 ) -> list[PlannedBuffer]:
     """Compute the results of a program on one device, for Python code that decides by them what to record next."""
     everywhere = program.target.everywhere
-    with abstract_devices.suspended() as device:
-        alone = program_of(program.graph, (), targets.of_device(device))
-        given = [put(np.array(buffer.contents), alone.target) for buffer in buffers]
-        results = [np.asarray(array) for array in next(alone.start(given, numbers, keys))]
+    undo = compiler_options.choose({})  # those in force are for the compiler of a device that may not be this one
+    try:
+        with abstract_devices.suspended() as device:
+            alone = program_of(program.graph, (), targets.of_device(device))
+            given = [put(np.array(buffer.contents), alone.target) for buffer in buffers]
+            results = [np.asarray(array) for array in next(alone.start(given, numbers, keys))]
+    finally:
+        undo()
     return [PlannedBuffer(array.shape, array.dtype, everywhere, array) for array in results]
 
 

@@ -1,0 +1,68 @@
+"""Compile programs for TPUs and GPUs on a machine that has neither, and print what compiles.
+
+    python -m tests.devices                             models, kernels and collectives for v5e and H100
+    python -m tests.devices operators --on v5e --every 10
+    make test-devices ARGS="models --on v6e,h100"
+
+It needs the compilers: `pip install 'torch_xla[plan-tpu,plan-cuda12]'`. The exit status is 1 if a case fails.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.devices.parts import PARTS, Case
+from torch_xla import debug
+
+# The topologies for one and for four devices.
+TARGETS = {
+    "v4": ("v4:1x1x1", "v4:2x2x1"),
+    "v5e": ("v5e:1x1", "v5e:2x2"),
+    "v5p": ("v5p:1x1x1", "v5p:2x2x1"),
+    "v6e": ("v6e:1x1", "v6e:2x2"),
+    "a100": ("a100:1", "a100:4"),
+    "h100": ("h100:1", "h100:4"),
+}
+USUAL = ("models", "kernels", "collectives")
+# Kernels of a TPU are no kernels of a GPU.
+TPU_ONLY = {"kernels"}
+
+
+def compiled(case: Case, target: str) -> str:
+    """Return "" if the case compiles for a target and its plan is as it must be, else why not."""
+    topology = TARGETS[target][case.devices > 1]
+    try:
+        case.check(debug.plan(case.step, topology=topology, steps=case.steps))
+    except Exception as error:  # a compiler may raise anything
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''}"
+    return ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.devices", description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help="(default: all but operators)")
+    parser.add_argument("--on", default="v5e,h100", help=f"some of {', '.join(TARGETS)} (default: v5e,h100)")
+    parser.add_argument("--every", type=int, default=1, help="each how many-th case (default: every one)")
+    options = parser.parse_args(arguments)
+    failed = 0
+    for target in options.on.split(","):
+        for part in options.parts or USUAL:
+            if part in TPU_ONLY and not target.startswith("v"):
+                continue
+            start, count, wrong = time.perf_counter(), 0, []
+            for number, case in enumerate(PARTS[part]()):
+                if number % options.every == 0:
+                    count += 1
+                    if said := compiled(case, target):
+                        wrong.append(f"  {case.name}: {said}")
+            seconds = time.perf_counter() - start
+            print(f"{target:>5}  {part:<12} {count - len(wrong):>4} of {count} compile, {seconds:.0f} s", flush=True)
+            print("\n".join(wrong), end="\n" if wrong else "", flush=True)
+            failed += len(wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
