@@ -1,4 +1,4 @@
-"""Compile programs for TPUs and GPUs on a machine that has neither, and print what compiles.
+"""Compile programs for TPUs and GPUs on a machine that has neither, and print which ones compile.
 
     python -m tests.devices                             models, kernels and collectives for v5e and H100
     python -m tests.devices operators --on v5e --every 10

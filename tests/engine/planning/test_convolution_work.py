@@ -1,4 +1,4 @@
-"""The multiplications of a convolution are those that meet the input."""
+"""Count the multiplications of a convolution that meet an element of the input."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What a device stores of a value is learnt from the programs that take or return it."""
+"""The stored size of a value is learnt from the programs that take or return it."""
 
 from types import SimpleNamespace
 from typing import Any
