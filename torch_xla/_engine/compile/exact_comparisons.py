@@ -4,7 +4,8 @@ XLA:CPU runs with the processor's flags that read a subnormal number as zero and
 extremes and conversions of floats obey them too: `x > 0` of 1e-40 is false, and the maximum of 1e-40 and -1 is 0. No
 option of XLA changes that. Instructions on integers know no such flags, so this pass rewrites what compares or converts
 floats into operations on their bits. Results of arithmetic are zero where they would be subnormal, so what compares
-them stays as it is. float16 is computed in float32, in which its subnormal numbers are normal.
+them stays as it is, and so do extremes that arithmetic alone reads. float16 is computed in float32, in which its
+subnormal numbers are normal.
 
 GPUs do not flush. TPUs do, and keep their own comparisons.
 
@@ -15,6 +16,7 @@ A key is the integer of the width of a float that has its order:
 Both zeros have the key 0, and NaN has keys beyond those of the infinities.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,9 +35,15 @@ _FLUSHED = frozenset(
 _CHOICES = frozenset(f"stablehlo.{name}" for name in ("select", "maximum", "minimum"))
 # Operations that keep all bits of a number but its sign.
 _KEPT = MOVES | {"stablehlo.abs", "stablehlo.negate"}
+# Operations whose results are elements of their first operands, of so many of these.
+_PLACED = {name: 1 for name in (*_KEPT, "stablehlo.reduce_precision", "stablehlo.reverse")} | {
+    "stablehlo.gather": 1, "stablehlo.dynamic_slice": 1, "stablehlo.dynamic_update_slice": 2, "stablehlo.pad": 2,
+    "stablehlo.concatenate": None,
+}  # fmt: skip
 # XLA takes an operation with one of these numbers out.
 _NEUTRAL = (0.0, 1.0, -1.0)
-_DEEPEST = 4
+# Operations that take a subnormal operand for zero.
+_FLUSHING = _FLUSHED | {f"stablehlo.{name}" for name in ("exponential", "sqrt", "rsqrt")}
 # Devices exchange values in operations that know only plain reductions.
 _COLLECTIVES = ("stablehlo.all_reduce", "stablehlo.reduce_scatter")
 
@@ -64,11 +72,114 @@ class _Float:
 _FLOATS = {"bf16": _Float(16, 7), "f32": _Float(32, 23), "f64": _Float(64, 52)}
 
 
+class _Comparisons:
+    """The effects of a module's operations on subnormal numbers."""
+
+    def __init__(self, module: EditedModule) -> None:
+        self._module = module
+        self._flushed: set[Any] = set()  # values that are known to be
+        self.constant = module.constant
+
+    def is_flushed(self, value: Any) -> bool:
+        """Return whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
+        return self._holds_for_all(value, self._come_from, self._flushed)
+
+    def is_read_as_zero(self, value: Any) -> bool:
+        """Return whether all that reads `value` takes a subnormal number for zero."""
+        return self._holds_for_all(value, self._go_to, set())
+
+    def _holds_for_all(self, value: Any, following: Callable[[Any], list[Any] | None], known: set[Any]) -> bool:
+        """Return whether `following` gives a list, not `None`, for a value and for each value in such a list.
+
+        If so, all of them are added to the `known` values.
+        """
+        seen, left = {value}, [value]
+        while left:
+            each = left.pop()
+            if each in known:
+                continue
+            more = following(each)
+            if more is None:
+                return False
+            left.extend(new for new in more if new not in seen)
+            seen.update(more)
+        known |= seen
+        return True
+
+    def _come_from(self, value: Any) -> list[Any] | None:
+        """Return the values that must be flushed if `value` is; `None` if it is not."""
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            function, place = owner.owner, ir.BlockArgument(value).arg_number
+            calls = self._calls_of(function) if function.operation.name == "func.func" else []
+            return [call.operands[place] for call in calls] or None
+        operands = [*owner.operands]
+        if owner.name in _PLACED:
+            return operands[: _PLACED[owner.name]]
+        if owner.name == "stablehlo.case":
+            ends = [[*branch.blocks[0].operations][-1].operation for branch in owner.regions]
+            return [end.operands[ir.OpResult(value).result_number] for end in ends]
+        if owner.name == "func.call":
+            last = [*self._body_of(owner).operations][-1].operation
+            return [last.operands[ir.OpResult(value).result_number]]
+        if owner.name == "stablehlo.convert":
+            kind = ir.RankedTensorType(operands[0].type).element_type
+            if str(kind) in ("f32", "bf16"):
+                return operands
+            is_flushed = str(kind) == "f16" or isinstance(kind, ir.IntegerType)
+        elif owner.name == "stablehlo.constant":
+            number, held = self.constant(value), _float_of(value)
+            is_flushed = number is not None and not (held and 0 < held.bits_of(number) < 1 << held.fraction)
+        elif owner.name == "stablehlo.reduce" and len(operands) == 2:
+            sizes = (math.prod(ir.RankedTensorType(each.type).shape) for each in (operands[0], value))
+            if not _is_sum(owner) or len({*sizes}) == 1:  # XLA takes out a sum of one element
+                return operands[:1]
+            is_flushed = True
+        elif owner.name == "stablehlo.scatter" and len(operands) == 3 and _is_sum(owner):
+            return operands[:1]
+        elif owner.name in _CHOICES:
+            return [each for each in operands if each.type == value.type]
+        else:
+            is_flushed = owner.name in _FLUSHED and not self._has_neutral(operands)
+        return [] if is_flushed else None
+
+    def _go_to(self, value: Any) -> list[Any] | None:
+        """Return the values that must be read as zero if `value` is; `None` if one of its readers sees its bits."""
+        found = []
+        for use in value.uses:
+            reader, place = use.owner.operation, use.operand_number
+            name = reader.name
+            if name in _KEPT or (name in _CHOICES and (name != "stablehlo.select" or place)):
+                found.append(reader.results[0])
+            elif name == "func.call":
+                found.append(self._body_of(reader).arguments[place])
+            elif name == "func.return" and (calls := self._calls_of(reader.parent)):
+                found.extend(call.results[place] for call in calls)
+            elif name == "stablehlo.compare":
+                held, number = _float_of(value), self.constant(reader.operands[1 - place])
+                if held is None or number is None or held.bits_of(number) < 1 << held.fraction:
+                    return None
+            elif name not in _FLUSHING or self._has_neutral(reader.operands):
+                return None
+        return found
+
+    def _calls_of(self, function: Any) -> list[Any]:
+        return self._module.calls.get(text(function.attributes["sym_name"]), [])
+
+    def _body_of(self, call: Any) -> Any:
+        return self._module.functions[text(call.attributes["callee"])].regions[0].blocks[0]
+
+    def _has_neutral(self, operands: Any) -> bool:
+        return any(self.constant(each) in _NEUTRAL for each in operands)
+
+
 def compare_exactly(module: Any) -> None:
     """Rewrite comparisons, extremes, signs and conversions of a module of StableHLO so that they read bits."""
     # Reductions first: an extreme in the body of one is no operation of its own.
     for rules in (_REDUCTIONS, _RULES):
-        held, found = EditedModule.reading(module, rules)
+        edited, found = EditedModule.reading(module, rules)
+        held = _Comparisons(edited)
+        replaced = []
         with module.context:
             for rule, operation in found:
                 if not _is_rewritten(operation):
@@ -77,7 +188,14 @@ def compare_exactly(module: Any) -> None:
                     result = rule(held, operation)
                 if result is not None:
                     operation.results[0].replace_all_uses_with(result)
-                    operation.erase()
+                    replaced.append(operation)
+            for operation in reversed(replaced):  # not before: what is noted of a value goes by its address
+                operation.erase()
+
+
+def _is_sum(operation: Any) -> bool:
+    """Return whether a reduction or a scatter adds."""
+    return bool([*operation.regions[0].blocks[0].operations][0].operation.name == "stablehlo.add")
 
 
 def _is_rewritten(operation: Any) -> bool:
@@ -92,7 +210,7 @@ def _is_rewritten(operation: Any) -> bool:
     )
 
 
-def _compare(module: EditedModule, operation: Any) -> Any:
+def _compare(module: _Comparisons, operation: Any) -> Any:
     left, right = operation.operands
     direction = str(operation.attributes["comparison_direction"]).split()[-1].rstrip(">")
     kind = operation.attributes["compare_type"] if "compare_type" in operation.attributes else ""
@@ -107,10 +225,10 @@ def _compare(module: EditedModule, operation: Any) -> Any:
     return _compared(module, left, right, direction)
 
 
-def _compared(module: EditedModule, left: Any, right: Any, direction: str) -> Any:
+def _compared(module: _Comparisons, left: Any, right: Any, direction: str) -> Any:
     """An exact comparison of two operands; `None` if the plain one is."""
     held = _float_of(left)
-    if held is None or (_is_flushed(module, left) and _is_flushed(module, right)):
+    if held is None or (module.is_flushed(left) and module.is_flushed(right)):
         return None
     for value, number, turned in (
         (left, module.constant(right), direction),
@@ -140,6 +258,7 @@ def _compared_with(held: _Float, value: Any, number: float, direction: str) -> A
                 stablehlo.multiply(_bits(held, value), _filled(held, value, 6)), _filled(held, value, 0), direction
             )
         return _native(_key(held, value), _filled(held, value, -size if number < 0 else size), direction)
+    # Of other numbers, too: LLVM makes an extreme, which flushes, of a choice between `value` and the number.
     if np.isnan(number):
         return None
     key = -size if np.signbit(number) else size
@@ -161,15 +280,17 @@ def _compared_with(held: _Float, value: Any, number: float, direction: str) -> A
     )
 
 
-def _extreme(module: EditedModule, operation: Any) -> Any:
+def _extreme(module: _Comparisons, operation: Any) -> Any:
     left, right = operation.operands
+    if module.is_read_as_zero(operation.results[0]):
+        return None
     return _extreme_of(module, left, right, "GE" if operation.name == "stablehlo.maximum" else "LE")
 
 
-def _extreme_of(module: EditedModule, left: Any, right: Any, direction: str) -> Any:
+def _extreme_of(module: _Comparisons, left: Any, right: Any, direction: str) -> Any:
     """The left operand where its key is as far, or it is NaN; the right one elsewhere, or where it is NaN."""
     held = _float_of(left)
-    if held is None or (_is_flushed(module, left) and _is_flushed(module, right)):
+    if held is None or (module.is_flushed(left) and module.is_flushed(right)):
         return None
     is_left = _native(_ordered(held, left), _ordered(held, right), direction)
     number = module.constant(right)
@@ -179,9 +300,9 @@ def _extreme_of(module: EditedModule, left: Any, right: Any, direction: str) -> 
     return stablehlo.select(is_left, left, right)
 
 
-def _clamp(module: EditedModule, operation: Any) -> Any:
+def _clamp(module: _Comparisons, operation: Any) -> Any:
     low, value, high = operation.operands
-    if _float_of(value) is None or _is_flushed(module, value):
+    if _float_of(value) is None or module.is_flushed(value) or module.is_read_as_zero(operation.results[0]):
         return None
     low, high = (
         each if each.type == value.type else stablehlo.broadcast_in_dim(value.type, each, []) for each in (low, high)
@@ -190,17 +311,17 @@ def _clamp(module: EditedModule, operation: Any) -> Any:
     return _extreme_of(module, least, high, "LE")
 
 
-def _sign(module: EditedModule, operation: Any) -> Any:
+def _sign(module: _Comparisons, operation: Any) -> Any:
     value = operation.operands[0]
     held = _float_of(value)
-    if held is None or _is_flushed(module, value):
+    if held is None or module.is_flushed(value):
         return None
     above, below = (_compared_with(held, value, 0.0, direction) for direction in ("GT", "LT"))
     one, minus_one = (filled(value.type, number) for number in (1.0, -1.0))
     return stablehlo.select(above, one, stablehlo.select(below, minus_one, value))
 
 
-def _reduce(module: EditedModule, operation: Any) -> Any:
+def _reduce(module: _Comparisons, operation: Any) -> Any:
     """The extreme of floats as that of integers with their order, in which NaN comes last."""
     bodies = [*operation.regions[0].blocks[0].operations]
     if len(bodies) != 2 or bodies[0].operation.name not in ("stablehlo.maximum", "stablehlo.minimum"):
@@ -208,7 +329,9 @@ def _reduce(module: EditedModule, operation: Any) -> Any:
     values, start = operation.operands
     held = _float_of(values)
     body = bodies[0].operation
-    if held is None or _is_flushed(module, values) or [*body.operands] != [*operation.regions[0].blocks[0].arguments]:
+    if held is None or module.is_flushed(values) or module.is_read_as_zero(operation.results[0]):
+        return None
+    if [*body.operands] != [*operation.regions[0].blocks[0].arguments]:
         return None
     last = ~held.least if body.name == "stablehlo.maximum" else held.least
     keys = []
@@ -228,7 +351,7 @@ def _reduce(module: EditedModule, operation: Any) -> Any:
     return stablehlo.bitcast_convert(result, _turned(held, reduced.results[0]))
 
 
-def _convert(module: EditedModule, operation: Any) -> Any:
+def _convert(module: _Comparisons, operation: Any) -> Any:
     value, kind = operation.operands[0], operation.results[0].type
     if _is_complex(value.type):
         if not _is_complex(kind):
@@ -240,10 +363,16 @@ def _convert(module: EditedModule, operation: Any) -> Any:
         part = _with_element(kind, ir.ComplexType(ir.RankedTensorType(kind).element_type).element_type)
         real = _converted(module, value, part)
         return None if real is None else stablehlo.complex(real, filled(part, 0.0))
+    if _is_narrowing(value.type, kind) and module.is_read_as_zero(operation.results[0]):
+        return None
     return _converted(module, value, kind)
 
 
-def _converted(module: EditedModule, value: Any, kind: Any) -> Any:
+def _is_narrowing(source: Any, target: Any) -> bool:
+    return tuple(str(ir.RankedTensorType(each).element_type) for each in (source, target)) == ("f64", "f32")
+
+
+def _converted(module: _Comparisons, value: Any, kind: Any) -> Any:
     """An exact conversion to a type of real numbers; `None` if the plain one is."""
     held = _float_of(value)
     if held is None:
@@ -254,7 +383,7 @@ def _converted(module: EditedModule, value: Any, kind: Any) -> Any:
     if source == "f64" and target in ("f32", "bf16"):
         narrow = _narrowed(value, _with_element(kind, ir.F32Type.get()))
         return narrow if target == "f32" else stablehlo.convert(kind, narrow)
-    if target == "f64" and source != "f64" and not _is_flushed(module, value):
+    if target == "f64" and source != "f64" and not module.is_flushed(value):
         if source == "bf16":
             value = stablehlo.convert(_with_element(kind, ir.F32Type.get()), value)
         return _widened(value, kind)
@@ -287,38 +416,6 @@ def _narrowed(value: Any, kind: Any) -> Any:
     small = stablehlo.bitcast_convert(kind, stablehlo.or_(bits, sign))
     is_small = _native(size, filled(value.type, 2.0**-126), "LT")
     return stablehlo.select(is_small, small, stablehlo.convert(kind, value))
-
-
-def _is_flushed(module: EditedModule, value: Any, depth: int = 0) -> bool:
-    """Return whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
-        function = owner.owner
-        if depth == _DEEPEST or function.operation.name != "func.func":
-            return False
-        place = ir.BlockArgument(value).arg_number
-        calls = module.calls.get(text(function.attributes["sym_name"]), ())
-        return bool(calls) and all(_is_flushed(module, call.operands[place], depth + 1) for call in calls)
-    if owner.name in _KEPT:
-        return _is_flushed(module, owner.operands[0], depth)
-    if owner.name == "func.call":
-        body = module.functions[text(owner.attributes["callee"])].regions[0].blocks[0]
-        last = [*body.operations][-1].operation
-        return depth < _DEEPEST and _is_flushed(module, last.operands[ir.OpResult(value).result_number], depth + 1)
-    if owner.name == "stablehlo.constant":
-        number, held = module.constant(value), _float_of(value)
-        return number is not None and not (held and 0 < held.bits_of(number) < 1 << held.fraction)
-    if owner.name == "stablehlo.convert":
-        source = str(ir.RankedTensorType(owner.operands[0].type).element_type)
-        if source in ("f32", "bf16"):
-            return _is_flushed(module, owner.operands[0], depth)
-        return source == "f16" or isinstance(ir.RankedTensorType(owner.operands[0].type).element_type, ir.IntegerType)
-    if owner.name == "stablehlo.reduce" and len(owner.operands) == 2:
-        return _is_flushed(module, owner.operands[0], depth)
-    if owner.name in _CHOICES:
-        chosen = [each for each in owner.operands if each.type == value.type]
-        return depth < _DEEPEST and all(_is_flushed(module, each, depth + 1) for each in chosen)
-    return owner.name in _FLUSHED and not any(module.constant(each) in _NEUTRAL for each in owner.operands)
 
 
 def _float_of(value: Any) -> _Float | None:
@@ -375,7 +472,7 @@ def _imag(value: Any) -> Any:
 
 _TURNED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
-_Rule = Callable[[EditedModule, Any], Any]
+_Rule = Callable[[_Comparisons, Any], Any]
 _REDUCTIONS: dict[str, _Rule] = {"stablehlo.reduce": _reduce, "stablehlo.reduce_window": _reduce}
 _RULES: dict[str, _Rule] = {
     "stablehlo.compare": _compare,
