@@ -130,15 +130,7 @@ def _xla_quantize_tensor(
     axis: int | None = None,
 ) -> torch.Tensor:
     """Quantise a tensor with one scale, or with one for each slice along `axis`."""
-    define_quantized_operators()
-    bounds = quant_min, quant_max, _dtype_of(dtype)
-    if _per_channel(axis):
-        scales = torch.tensor(scale_list, dtype=torch.float32, device=input.device)
-        zeros = torch.tensor(zero_point_list, device=input.device)
-        result: torch.Tensor = _quantized.quantize_per_channel(input, scales, zeros, axis, *bounds)
-    else:
-        result = _quantized.quantize_per_tensor(input, scale_list[0], zero_point_list[0], *bounds)
-    return result
+    return _by_operator("quantize", input, scale_list, zero_point_list, (quant_min, quant_max, _dtype_of(dtype)), axis)
 
 
 def _xla_dequantize_tensor(
@@ -151,14 +143,25 @@ def _xla_dequantize_tensor(
     axis: int | None = None,
 ) -> torch.Tensor:
     """Return what `_xla_quantize_tensor` quantised."""
+    return _by_operator("dequantize", input, scale_list, zero_point_list, (quant_min, quant_max, _dtype_of(dtype)), axis)
+
+
+def _by_operator(
+    operator: str,
+    input: torch.Tensor,
+    scale_list: Sequence[float],
+    zero_point_list: Sequence[int],
+    bounds: tuple[int, int, torch.dtype],
+    axis: int | None,
+) -> torch.Tensor:
+    """Call `quantize_per_channel` or `quantize_per_tensor`, or the operators that do the opposite."""
     define_quantized_operators()
-    bounds = quant_min, quant_max, _dtype_of(dtype)
     if _per_channel(axis):
         scales = torch.tensor(scale_list, dtype=torch.float32, device=input.device)
         zeros = torch.tensor(zero_point_list, device=input.device)
-        result: torch.Tensor = _quantized.dequantize_per_channel(input, scales, zeros, axis, *bounds)
+        result: torch.Tensor = getattr(_quantized, f"{operator}_per_channel")(input, scales, zeros, axis, *bounds)
     else:
-        result = _quantized.dequantize_per_tensor(input, scale_list[0], zero_point_list[0], *bounds)
+        result = getattr(_quantized, f"{operator}_per_tensor")(input, scale_list[0], zero_point_list[0], *bounds)
     return result
 
 

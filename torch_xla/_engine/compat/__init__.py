@@ -1,10 +1,11 @@
 """Compat: what we borrow from PyTorch and JAX without a promise from them, and what we change of theirs.
 
 `names/` borrows private names, `patches/` keeps what replaces behaviour, `abi/` writes to structures of C++. The list
-of every patch, with its reason, is `patch_list.py`.
+of every patch, with its reason, is `patch_list.py`. `import_hooks.py` changes modules of other libraries when they are
+imported.
 
-Doors: abi.class_calls, abi.device_guard, names.jax, names.jax_callbacks, names.jax_clusters, names.jax_compile_only,
-names.jax_coordination, names.pure_namespaces, names.torch, names.torch_caches, names.torch_checkpoint,
-names.torch_distributed, names.torch_dynamo, names.torch_saved_graphs, names.torchscript, names.xprof, patch_list,
-patches.autograd_observers, patches.garbage_callback, patches.mlir_contexts, removed_names.
+Doors: abi.class_calls, abi.device_guard, import_hooks, names.jax, names.jax_callbacks, names.jax_clusters,
+names.jax_compile_only, names.jax_coordination, names.pure_namespaces, names.torch, names.torch_caches,
+names.torch_checkpoint, names.torch_distributed, names.torch_dynamo, names.torch_saved_graphs, names.torchscript,
+names.xprof, patch_list, patches.autograd_observers, patches.garbage_callback, patches.mlir_contexts, removed_names.
 """

@@ -4,46 +4,21 @@ The counter counts matrix products. It sees those of a linear layer's forward pa
 formulas are registered when the counter is imported, which most programs do not do.
 """
 
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ...compat import import_hooks
 
 _COUNTER = "torch.utils.flop_counter"
 
 
 def register_when_asked_for() -> None:
     """Register the formulas, now or as soon as there is a registry."""
-    if _COUNTER in sys.modules:
-        _register(sys.modules[_COUNTER])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(MetaPathFinder):
-    """Finds the counter's module where it is, once, and adds to what runs when it is imported."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != _COUNTER or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _then_register(spec.loader.exec_module)  # type: ignore[assignment, method-assign]
-        return spec
-
-
-def _then_register(execute: Callable[[Any], None]) -> Callable[[Any], None]:
-    def exec_module(module: Any) -> None:
-        execute(module)
-        _register(module)
-
-    return exec_module
+    import_hooks.when_imported(_COUNTER, _register)
 
 
 def _register(counter: Any) -> None:
