@@ -3,69 +3,8 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-
-from torch_xla._engine.compat import patch_list
-
-
-class Owner:
-    """Has what is replaced."""
-
-    @staticmethod
-    def add(x: int, y: int) -> int:
-        return x + y
-
-
-class Heir(Owner):
-    """Inherits it."""
-
-
-@pytest.fixture
-def owners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here, as `theirs.Owner`, `theirs.Heir` and `theirs.add`; and a list of its own."""
-    module: Any = type(sys)("theirs")
-    module.Owner, module.Heir, module.add = Owner, Heir, Owner.add
-    monkeypatch.setitem(sys.modules, "theirs", module)
-    monkeypatch.setattr(patch_list, "ALL", [])
-
-
-def test_a_function_is_replaced_under_every_name(owners: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Owner, "add", Owner.add)
-    patch = patch_list.Patch("theirs.Owner.add", "theirs.add")
-    assert patch_list.ALL == [patch] and not patch.in_force
-    patch.wrap(lambda original: staticmethod(lambda x, y: original(x, y) + 1))
-    assert patch.in_force and Owner.add(1, 2) == sys.modules["theirs"].add(1, 2) == 4
-
-
-def test_a_function_is_replaced_for_a_time(owners: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Owner, "add", original := staticmethod(Owner.add))
-    patch = patch_list.Patch("theirs.Owner.add")
-    with (
-        pytest.raises(ZeroDivisionError),
-        patch.wrapped(lambda original: staticmethod(lambda x, y: 10 * original(x, y))),
-    ):
-        assert Owner.add(1, 2) == 30 and patch.in_force
-        raise ZeroDivisionError
-    assert Owner.add is original.__func__ and not patch.in_force
-
-
-def test_what_a_class_inherits_comes_back(owners: None) -> None:
-    patch = patch_list.Patch("theirs.Heir.add")
-    patch.put(staticmethod(lambda x, y: 0))
-    assert Heir.add(1, 2) == 0
-    patch.take_back()
-    assert Heir.add(1, 2) == 3 and not patch.in_force and "add" not in vars(Heir)
-
-
-def test_what_a_release_lacks_is_left_out_there(owners: None) -> None:
-    patch = patch_list.Patch("theirs.sub", since="2.0")
-    patch.wrap(lambda original: original)
-    assert not patch.in_force
-    with pytest.raises(AttributeError, match="sub"):
-        patch_list.Patch("theirs.sub").wrap(lambda original: original)
-
 
 # Prints what differs between the list and what is replaced: by the import, when all is used that replaces something
 # later, and when what can be was taken back. After the import whatever has changed counts; later PyTorch has changed
@@ -105,8 +44,8 @@ def is_ours(value):
     return type(function) is FunctionType and f"{os.sep}torch_xla{os.sep}" in function.__code__.co_filename
 
 def compare(when, changed):
-    listed = {(id(owner), key): name for patch in patch_list.ALL if patch.in_force
-              for name in patch.names for owner, key in [patch_list._found(name)]}
+    listed = {(id(owner), key): name for patch in ALL if patch.in_force
+              for name in patch.names for owner, key in [owner_of(name)]}
     # Dynamo keeps some of what it finds.
     copied = [function_of(changed[key][1]) for key in changed.keys() & listed.keys()]
     for key in changed.keys() - listed.keys():
@@ -127,6 +66,7 @@ def ours():
 before = attributes()
 import torch_xla
 from torch_xla._engine.compat import patch_list
+from torch_xla._engine.compat.patch import ALL, owner_of
 owners = {owner for owner, _ in before}
 compare("on import", {key: found for key, found in attributes().items()
                       if key[0] in owners and (key not in before or before[key][1] is not found[1])})
@@ -148,7 +88,7 @@ autograd_observers.listen(print)
 body = nested_loops.Substitution(lambda tensor: tensor)  # as while a body is traced
 body.__enter__()
 compare("in use", ours())
-for patch in patch_list.ALL:
+for patch in ALL:
     if not patch.in_force and not patch.since:
         print(f"{patch.names[0]} is not replaced by what was called here")
 body.__exit__(None, None, None)

@@ -1,216 +1,466 @@
-"""Every attribute of PyTorch and JAX that we replace, and why. Nothing else assigns to attributes of theirs.
+"""Every attribute of PyTorch and JAX that we replace: why, until when, and the test that fails without it.
 
-The room that knows what should happen instead replaces it, by the entry here: `patch_list.pin_memory.wrap(...)`. Most
-is replaced on import, some when it is first needed: an entry says whether it is in force. Other devices stay as they
-are.
-
-No attributes, and so not in the list: calls of `torch.Generator`, `torch.Event` and `torch.Stream`
-(`class_calls.py`), the methods of our own device guard (`device_guard.py`), and what PyTorch and JAX have registries
-for.
+Nothing else assigns to attributes of theirs. The room that knows what should happen instead replaces it, by the entry
+here: `patch_list.pin_memory.wrap(...)`. Most is replaced on import, some when it is first needed: an entry says whether
+it is in force. Other devices stay as they are. `python -m tests.patches` leaves out one after the other, and sees its
+test fail; `docs/patches.md` is written from this list.
 """
-
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import reduce
-from typing import Any
 
 # Modules with patched attributes that `import torch` does not import.
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint  # noqa: F401
 
-ALL: list["Patch"] = []
+from .patch import Patch, Written
+
+# No test has been seen to fail without the patch.
+UNSEEN = ""
+
+# Files of tests, below `tests/`.
+_TORCH_PATCHES = "engine/dispatch/register/test_torch_patches.py"
+_UNTYPED_STORAGES = "engine/dispatch/register/test_untyped_storages.py"
+_TORCHSCRIPT = "engine/dispatch/register/test_torchscript.py"
+_DLPACK_PROTOCOL = "engine/dispatch/register/test_dlpack_protocol.py"
+_TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
 
 
-class Patch:
-    """One function, or another attribute, under every name it is called by.
+def _each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str, Patch]:
+    """Return patches of several attributes of one owner, by their names without the underscores around them.
 
-    `since` is for what older releases lack.
+    `tests` has the attributes, with spaces between them, by the test that fails without each.
     """
-
-    def __init__(self, *names: str, since: str = "") -> None:
-        self.names = names
-        self.since = since
-        self.in_force = False
-        ALL.append(self)
-
-    def wrap(self, wrapper: Callable[[Any], Any]) -> None:
-        """Put what `wrapper` makes of it in its place."""
-        owner, name = _found(self.names[0])
-        if not self.since or hasattr(owner, name):
-            self.put(wrapper(getattr(owner, name)))
-
-    @contextmanager
-    def wrapped(self, wrapper: Callable[[Any], Any]) -> Iterator[None]:
-        """Inside, has what `wrapper` makes of it in its place; afterwards, what was there before."""
-        owner, name = _found(self.names[0])
-        original = getattr(owner, name)
-        try:
-            self.put(wrapper(original))
-            yield
-        finally:
-            self.put(original)
-            self.in_force = False
-
-    def put(self, value: Any) -> None:
-        """Put something else in its place."""
-        for owner, name in map(_found, self.names):
-            setattr(owner, name, value)
-        self.in_force = True
-
-    def take_back(self) -> None:
-        """Let a class have what it inherits again."""
-        for owner, name in map(_found, self.names):
-            delattr(owner, name)
-        self.in_force = False
+    return {
+        name.removeprefix("_accelerator_").strip("_"): Patch(f"{owner}.{name}", why=why, until=until, test=test)
+        for test, names in tests.items()
+        for name in names.split()
+    }
 
 
-def _found(path: str) -> tuple[Any, str]:
-    """Return the owner of an attribute, and the attribute's name. A function may have the name of its module."""
-    *owners, name = path.split(".")
-    depth = max(count for count in range(1, len(owners) + 1) if ".".join(owners[:count]) in sys.modules)
-    return reduce(getattr, owners[depth:], sys.modules[".".join(owners[:depth])]), name
-
-
-def _each(owner: str, *names: str) -> dict[str, Patch]:
-    return {name.strip("_"): Patch(f"{owner}.{name}") for name in names}
-
-
-# `is_xla` is a C++ test for a device type that PyTorch gave the name before us.
-is_xla = Patch("torch.Tensor.is_xla")
-# Every device with a module of its own has such a method (`.cuda()`); PyTorch's generator of them refuses the name,
-# because `is_xla` exists.
-tensor_xla = Patch("torch.Tensor.xla")
-module_xla = Patch("torch.nn.Module.xla")
-# A module that moves between the host and `xla` keeps its Parameter objects: tied weights stay tied, and an optimizer
-# made before the move keeps training them. PyTorch makes new Parameters between unlike devices.
-module_apply = Patch("torch.nn.Module._apply")
-# PyTorch's methods would look at memory that is not there.
+is_xla = Patch(
+    "torch.Tensor.is_xla",
+    why='It is a C++ test for a device type that PyTorch named "xla" before us.',
+    until="It goes by the name of PrivateUse1.",
+    test=_TORCH_PATCHES + "::test_tensors_and_modules_move_by_a_method_of_the_name",
+)
+tensor_xla, module_xla = _each(
+    "torch",
+    why="Each device has such a method (`.cuda()`); PyTorch makes none of this name, because `is_xla` exists.",
+    until="`generate_methods_for_privateuse1_backend` accepts the name.",
+    tests={
+        _TORCH_PATCHES + "::test_tensors_and_modules_move_by_a_method_of_the_name": "Tensor.xla nn.Module.xla",
+    },
+).values()
+module_apply = Patch(
+    "torch.nn.Module._apply",
+    why="PyTorch makes new Parameters between unlike devices: optimizers and tied weights would keep the old.",
+    until="`Module.to` keeps Parameter objects between unlike devices.",
+    test="engine/dispatch/register/test_nn_modules.py::test_an_optimizer_made_before_the_move_trains_the_moved_parameters",
+)
 storage_methods = _each(
     "torch.UntypedStorage",
-    "nbytes", "size", "__len__", "data_ptr", "resize_", "fill_", "__getitem__", "__setitem__", "__iter__", "tolist",
-    "new", "is_shared", "_write_file", "_set_from_file", "share_memory_", "copy_",
-)  # fmt: skip
-storage_new = Patch("torch.UntypedStorage.__new__")
-data_ptr = Patch("torch.Tensor.data_ptr")
-# PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: tensors would no
-# longer share memory, and a view would lose its strides.
-deepcopy = Patch("torch.Tensor.__deepcopy__")
-reduce_ex = Patch("torch.Tensor._reduce_ex_internal")
-# PyTorch's C++ saves and loads scripts, and looks at the memory of their tensors.
-saving_scripts = {
-    name: Patch(f"torch._C.{name}")
-    for name in (
-        "ScriptModule.save", "ScriptModule.save_to_buffer", "ScriptModule._save_for_mobile",
-        "ScriptModule._save_to_buffer_for_mobile", "ScriptFunction.save", "ScriptFunction.save_to_buffer",
-        "_save_jit_module", "_save_jit_module_to_bytes",
-    )
-}  # fmt: skip
-serialize_script = Patch("torch._C.ScriptModuleSerializer.serialize")
-load_script = Patch("torch.jit.load", "torch.jit._serialization.load")
-# PyTorch lets only CUDA devices offer their memory to NumPy, JAX and others without a copy,
-dlpack = Patch("torch.Tensor.__dlpack__")
-dlpack_device = Patch("torch.Tensor.__dlpack_device__")
-# writes down an address that an `xla` tensor does not have,
-to_dlpack = Patch("torch.utils.dlpack.to_dlpack", "torch.to_dlpack")
-# and copies a capsule to another device, knowing no `xla` behind one.
-asarray = Patch("torch.asarray")
-# Checkpoints save memory although the whole step is one program. Without reentry the frame holds the function that
-# computes again; with it, the inputs are detached first.
-checkpoint_frame = Patch("torch.utils.checkpoint._CheckpointFrame.__init__")
-detach_variable = Patch("torch.utils.checkpoint.detach_variable")
-# PyTorch's default for devices it does not know is float16; that of `xla` is documented as bfloat16.
-autocast = Patch("torch.autocast.__init__")
-# PyTorch makes the result on the current ordinal instead of that of the tensor.
-new_tensor = Patch("torch.Tensor.new_tensor")
-# PyTorch asks the accelerator for pinned memory, and `xla` becomes the accelerator by being imported: a loader with
-# `pin_memory=True` must work for those who never use it.
-pin_memory = Patch("torch.Tensor.pin_memory")
-is_pinned = Patch("torch.Tensor.is_pinned")
-# PyTorch takes streams of its own class alone. A device of ours has one, so memory is given back in its order.
-record_stream = Patch("torch.Tensor.record_stream")
-# PyTorch calls a Python function for each element in the memory of the host alone.
-calls_for_elements = _each("torch.Tensor", "apply_", "map_", "map2_")
-# Recording is Python, and Python runs one thread at a time: PyTorch's backward thread for our device would only take
-# turns with the caller's. Without it a step is recorded faster, and the user's line is on the stack.
-run_backward = Patch("torch.autograd.graph._engine_run_backward", "torch.autograd._engine_run_backward")
-# PyTorch lists the devices that may attend by a function of the user's; the operator itself runs on every one.
-devices_of_flex_attention = Patch("torch.nn.attention.flex_attention._validate_device")
-# The first step of SGD computes its momentum in another way than all others, which would be a program of its own.
-first_momentum = Patch("torch.optim.SGD._init_group")
-# Libraries give operators an implementation for "XLA", which is PyTorch's key of another backend by our name.
-library_impl = Patch("torch.library.Library.impl")
-# The meaning of a recorded call may depend on the default dtype; reading it at every call would cost more. All public
-# functions that set it call these two.
-default_dtype = _each("torch._C", "_set_default_dtype", "_set_default_tensor_type")
-# PyTorch treats a Python backend as the accelerator from the import on. These functions answer for it in Python.
-accelerator = {
-    name: Patch(f"torch._C._accelerator_{name}")
-    for name in (
-        "getAccelerator", "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice",
-        "synchronizeDevice", "getStream", "setStream", "getDeviceCapability", "isAllocatorInitialized", "emptyCache",
-        "getDeviceStats", "getMemoryInfo", "resetPeakStats", "resetAccumulatedStats",
-        # The same questions, which PyTorch puts to the hooks of the backend in C++: a backend in Python has none.
-        "hooks_device_count", "hooks_get_current_device", "hooks_set_current_device", "hooks_exchange_device",
-        "hooks_maybe_exchange_device",
-    )
-}  # fmt: skip
-# PyTorch calls the allocator of pinned memory without looking whether the backend has one: the process would crash.
-empty_host_cache = Patch("torch._C._accelerator_emptyHostCache", since="2.12")
-# The accelerator, or the CPU if there is none;
-accelerator_or_host = Patch("torch._C._get_accelerator")
-# what `DataParallel` spreads a module over, for that class alone;
-data_parallel_type = Patch("torch.nn.parallel.data_parallel._get_available_device_type")
-# and `FakeTensorMode`, whether this device is one to be initialised: before 2.12 it asks for CUDA alone.
-is_to_be_initialised = Patch("torch._subclasses.fake_tensor._is_privateuse1_backend_available", since="2.12")
-# Meta kernels describe CUDA's results where they differ from the CPU's.
-device_hint = Patch("torch._meta_registrations.device_hint")
-# The hooks of autograd nodes cannot be read; but all registrations go through this function.
-hooks_of_nodes = Patch("torch.autograd.function._HookMixin._register_hook")
-# Attributes of a tensor that are not compared from call to call. While a listener is registered, reads are reported.
-told_attributes = _each("torch.Tensor", "_version", "_base", "_cdata")
-# Composite operators with a rule have no forward-mode derivative: they are decomposed while one is computed.
-enter_dual_level = Patch("torch.autograd.forward_ad.enter_dual_level")
-exit_dual_level = Patch("torch.autograd.forward_ad.exit_dual_level")
-# To prepare Dynamo for us takes seconds: its first call does.
-compile = Patch("torch.compile")
-# Inductor raises `KeyError: 'xla'` for a graph on `xla`, and it is what `torch.compile(model)` means: PyTorch offers a
-# default backend for the whole process only, none for a device.
-call_inductor = Patch("torch._TorchCompileInductorWrapper.__call__")
-# Dynamo guards the parts of a `DTensor`, and of one that shows memory of its own would guard nothing.
-wrap_tensor = Patch("torch._dynamo.variables.builder.VariableBuilder.wrap_tensor")
-# Of functions that are arguments of one whose result is constant, Dynamo guards too little. JAX's jitted functions are
-# objects, which it gives to none before 2.12.
-result_as_constant = Patch("torch._dynamo.variables.functions.invoke_and_store_as_constant")
-# Transforms of `torch.func` wrap their arguments before a function of PyTorch sees them: in the body of a loop, they
-# must wrap the replacement of a tensor that the body closes over.
-wrap_for_grad = Patch("torch._functorch.eager_transforms._wrap_tensor_for_grad")
-wrap_for_vmap = Patch("torch._functorch.vmap._add_batch_dim")
-# For a mesh of "xla" devices PyTorch makes no process groups, and knows a process by one rank.
-mesh_init = Patch("torch.distributed.device_mesh.DeviceMesh.__init__")
-mesh_group = Patch("torch.distributed.device_mesh.DeviceMesh.get_group")
-mesh_local_rank = Patch("torch.distributed.device_mesh.DeviceMesh.get_local_rank")
-mesh_rank = Patch("torch.distributed.device_mesh.get_rank")
-# `torch.distributed.tensor.zeros` and the like make parts, where XLA divides the whole.
-dtensor_constructor = Patch("torch.distributed.tensor._api._dtensor_init_helper")
-from_local = Patch("torch.distributed.tensor.DTensor.from_local")
-# `fully_shard` moves parameters by `tensor.data = ...`, which PyTorch refuses between kinds of memory.
-move_states = Patch("torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device")
-# Parts of distributed tensors draw from where CUDA counts in its random state.
-region_of_draws = Patch("torch.distributed.tensor._random.OffsetBasedRNGTracker._distribute_region")
-# The norm of gradients that are divided among processes is the norm of all shards.
-total_norm = Patch("torch.nn.utils.clip_grad._get_total_norm", "torch.nn.utils.get_total_norm")
-# `DistributedDataParallel` reduces gradients in C++, in memory of the host or of CUDA.
-reducer = Patch("torch.distributed.Reducer")
-hook_of_reducer = Patch("torch.distributed._register_comm_hook")
-builtin_hook_of_reducer = Patch("torch.distributed._register_builtin_comm_hook")
-# Objects pass as bytes, in the memory of the host.
-device_of_objects = Patch("torch.distributed.distributed_c10d._get_object_coll_device")
-# Sends and receives of a batch belong together, which PyTorch says to groups in C++ alone.
-batch_isend_irecv = Patch("torch.distributed.distributed_c10d.batch_isend_irecv", "torch.distributed.batch_isend_irecv")
-# PyTorch's profiler takes the events of a device from libraries in C++ alone.
-profiler = _each(
-    "torch.autograd.profiler.profile", "_start_trace", "__exit__", "_parse_kineto_results", "export_chrome_trace"
+    why="PyTorch's methods use memory of the host, and a storage on `xla` has none.",
+    until="A backend in Python can give the methods of its storages.",
+    tests={
+        _UNTYPED_STORAGES + "::test_bytes_are_read_and_written_as_on_the_cpu": (
+            "nbytes __len__ fill_ __getitem__ __setitem__ new"
+        ),
+        _UNTYPED_STORAGES + "::test_addresses_tell_memory_apart_and_follow_offsets": "data_ptr resize_",
+        _UNTYPED_STORAGES + "::test_all_bytes_are_read_at_once": "__iter__",
+        _UNTYPED_STORAGES + "::test_memory_of_the_device_is_not_shared_and_is_sent_as_a_copy": (
+            "is_shared share_memory_"
+        ),
+        _UNTYPED_STORAGES + "::test_a_storage_goes_to_a_file_of_the_old_format_and_comes_back": (
+            "_write_file _set_from_file"
+        ),
+        _UNTYPED_STORAGES + "::test_a_storage_goes_to_a_file_and_comes_back": "copy_",
+    },
 )
-# JAX makes a context for each module that it lowers; to make one costs as much as a small program.
-module_context = Patch("jax._src.interpreters.mlir.make_ir_context")
+storage_new = Patch(
+    "torch.UntypedStorage.__new__",
+    why="PyTorch makes storages of bytes and sizes by the allocator of the device, and a backend in Python has none.",
+    until="A backend in Python can make its storages.",
+    test=_UNTYPED_STORAGES + "::test_a_storage_is_made_by_size_or_of_bytes",
+)
+data_ptr = Patch(
+    "torch.Tensor.data_ptr",
+    why="Every tensor on `xla` would have the address 0, and programs compare addresses.",
+    until="A backend in Python can give the addresses of its tensors.",
+    test=_UNTYPED_STORAGES + "::test_addresses_tell_memory_apart_and_follow_offsets",
+)
+deepcopy, reduce_ex = _each(
+    "torch.Tensor",
+    why=(
+        'PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: '
+        "tensors would no longer share memory, and a view would lose its strides."
+    ),
+    until="PyTorch copies and pickles tensors of PrivateUse1 by their storages whatever its name.",
+    tests={
+        _UNTYPED_STORAGES + "::test_copies_of_tensors_on_one_storage_are_on_one": "__deepcopy__",
+        "engine/tensor/test_serialization.py::test_a_saved_dictionary_comes_back_as_it_was": "_reduce_ex_internal",
+    },
+).values()
+saving_scripts = _each(
+    "torch._C",
+    why="PyTorch's C++ writes the memory of a script's tensors.",
+    until="TorchScript asks a backend in Python for the bytes of a tensor.",
+    tests={
+        _TORCHSCRIPT + "::test_every_way_to_save_writes_the_values": (
+            "ScriptModule.save ScriptModule._save_for_mobile ScriptModule._save_to_buffer_for_mobile "
+            "_save_jit_module _save_jit_module_to_bytes"
+        ),
+        _TORCHSCRIPT + "::test_what_is_saved_from_the_device_is_loaded_with_its_values": "ScriptModule.save_to_buffer",
+        _TORCHSCRIPT + "::test_constants_on_the_device_are_refused": (
+            "ScriptFunction.save ScriptFunction.save_to_buffer"
+        ),
+    },
+)
+serialize_script = Patch(
+    "torch._C.ScriptModuleSerializer.serialize",
+    why="`torch.package` writes the memory of a script's tensors in C++.",
+    until="TorchScript asks a backend in Python for the bytes of a tensor.",
+    test=_TORCHSCRIPT + "::test_every_way_to_save_writes_the_values",
+)
+load_script = Patch(
+    "torch.jit.load",
+    "torch.jit._serialization.load",
+    why="PyTorch's C++ writes what it loads into the memory of tensors.",
+    until="TorchScript gives a backend in Python the bytes of a tensor.",
+    test=_TORCHSCRIPT + "::test_what_is_saved_from_the_device_is_loaded_with_its_values",
+)
+dlpack = Patch(
+    "torch.Tensor.__dlpack__",
+    why="PyTorch lets only its own devices offer their memory without a copy.",
+    until="A backend can make its own capsules.",
+    test=_DLPACK_PROTOCOL + "::test_numpy_and_jax_take_the_memory_itself",
+)
+dlpack_device = Patch(
+    "torch.Tensor.__dlpack_device__",
+    why="PyTorch names the memory by its device type, while `xla` may be memory of the host or of CUDA.",
+    until="A backend can say which memory a tensor has.",
+    test=_DLPACK_PROTOCOL + "::test_numpy_and_jax_take_the_memory_itself",
+)
+to_dlpack = Patch(
+    "torch.utils.dlpack.to_dlpack",
+    "torch.to_dlpack",
+    why="PyTorch's C++ writes down an address that an `xla` tensor does not have.",
+    until="A backend can make its own capsules.",
+    test=_DLPACK_PROTOCOL + "::test_both_functions_of_pytorch_make_capsules_of_it_and_of_others",
+)
+asarray = Patch(
+    "torch.asarray",
+    why="PyTorch copies a capsule to another device, and does not find the `xla` tensor behind it.",
+    until="A backend can make tensors of capsules.",
+    test=_DLPACK_PROTOCOL + "::test_asarray_finds_the_tensor_behind_a_capsule",
+)
+checkpoint_frame, detach_variable = _each(
+    "torch.utils.checkpoint",
+    why=(
+        "The whole step is one program, in which XLA would merge what a checkpoint computes again with what "
+        "it computed before. Without reentry the frame holds the function that computes again; with it, the "
+        "inputs are detached first."
+    ),
+    until="A device can wrap the function that computes again.",
+    tests={
+        "engine/dispatch/ops/test_activation_checkpointing.py::test_a_checkpoint_saves_memory_and_changes_nothing": (
+            "_CheckpointFrame.__init__ detach_variable"
+        ),
+    },
+).values()
+autocast = Patch(
+    "torch.autocast.__init__",
+    why="The default dtype of devices that PyTorch does not know is float16, and that of `xla` bfloat16.",
+    until="A backend can give its default dtype of autocast.",
+    test="api/test_amp.py::test_the_default_is_bfloat16_in_every_thread",
+)
+new_tensor = Patch(
+    "torch.Tensor.new_tensor",
+    why="PyTorch makes the result on the current ordinal instead of that of the tensor.",
+    until="`new_tensor` uses the ordinal of the tensor.",
+    test="engine/dispatch/test_ordinals.py::test_four_devices",
+)
+pin_memory, is_pinned = _each(
+    "torch.Tensor",
+    why="PyTorch asks the accelerator for pinned memory, also in programs that never use `xla`.",
+    until="A backend in Python can give its allocator of pinned memory.",
+    tests={
+        _TORCH_PATCHES + "::test_memory_of_the_host_is_as_good_as_pinned_and_says_it_is_not": "pin_memory is_pinned",
+    },
+).values()
+record_stream = Patch(
+    "torch.Tensor.record_stream",
+    why=(
+        "PyTorch takes streams of its own class in C++. A device of ours has one stream, so nothing needs to "
+        "be recorded."
+    ),
+    until="`record_stream` is an operator that a backend in Python can register with its streams.",
+    test=_TORCH_PATCHES + "::test_memory_belongs_to_the_one_stream",
+)
+calls_for_elements = _each(
+    "torch.Tensor",
+    why="PyTorch calls a Python function for each element in the memory of the host only.",
+    until="These methods are operators.",
+    tests={
+        _TORCH_PATCHES + "::test_a_python_function_is_called_for_each_element_on_the_host": "apply_ map_ map2_",
+    },
+)
+run_backward = Patch(
+    "torch.autograd.graph._engine_run_backward",
+    "torch.autograd._engine_run_backward",
+    why="Recording is Python: PyTorch's backward thread would take turns with the caller's, and hide its lines.",
+    until="A backend can ask for backward in the thread of the caller.",
+    test=_TORCH_PATCHES + "::test_backward_runs_in_the_thread_of_who_calls_it",
+)
+devices_of_flex_attention = Patch(
+    "torch.nn.attention.flex_attention._validate_device",
+    why="PyTorch lists the devices that may attend by a user's function; the operator runs on every one.",
+    until="The list is open to PrivateUse1.",
+    test="engine/dispatch/ops/test_flex_attention.py::test_functions_change_scores_and_mask_keys",
+)
+first_momentum = Patch(
+    "torch.optim.SGD._init_group",
+    why="The first step of SGD computes its momentum in another way, which would be a program of its own.",
+    until="SGD fills its momentum with zeros when it is made, as other optimizers do.",
+    test="engine/dispatch/test_optimizer_state_init.py::test_all_steps_are_one_program",
+)
+library_impl = Patch(
+    "torch.library.Library.impl",
+    why='Libraries implement operators for "XLA", which is PyTorch\'s key of another backend of our name.',
+    until="The name of PrivateUse1 is a name of its key.",
+    test=_TORCH_PATCHES + "::test_an_implementation_for_xla_is_called",
+)
+default_dtype = _each(
+    "torch._C",
+    why="A recorded call may depend on the default dtype, and reading it at every call would cost more.",
+    until="PyTorch tells listeners of a change of the default dtype.",
+    tests={
+        _TORCH_PATCHES + "::test_a_change_of_the_default_dtype_is_noted": "_set_default_dtype",
+        UNSEEN: "_set_default_tensor_type",
+    },
+)
+accelerator = _each(
+    "torch._C",
+    why="PyTorch takes a backend in Python for the accelerator from its import on, and asks hooks in C++.",
+    until="A backend in Python has accelerator hooks, and is the accelerator from its first use on.",
+    tests={
+        _TORCH_ACCELERATOR + "::test_without_another_accelerator_there_is_none": (
+            "_accelerator_getAccelerator _accelerator_getDeviceIndex"
+        ),
+        _TORCH_ACCELERATOR + "::test_another_accelerator_answers_for_itself": (
+            "_accelerator_setDeviceIndex _accelerator_exchangeDevice"
+        ),
+        UNSEEN: (
+            "_accelerator_maybeExchangeDevice _accelerator_synchronizeDevice _accelerator_getStream "
+            "_accelerator_setStream _accelerator_getDeviceCapability _accelerator_isAllocatorInitialized "
+            "_accelerator_emptyCache _accelerator_getDeviceStats _accelerator_getMemoryInfo "
+            "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats _accelerator_hooks_device_count "
+            "_accelerator_hooks_get_current_device _accelerator_hooks_set_current_device "
+            "_accelerator_hooks_exchange_device _accelerator_hooks_maybe_exchange_device"
+        ),
+    },
+)
+empty_host_cache = Patch(
+    "torch._C._accelerator_emptyHostCache",
+    since="2.12",
+    why="PyTorch calls the allocator of pinned memory where the backend has none: the process would crash.",
+    until="PyTorch looks whether there is an allocator.",
+    test=UNSEEN,
+)
+accelerator_or_host, data_parallel_type = _each(
+    "torch",
+    why="Process groups, FSDP and `DataParallel` ask for the accelerator, also in programs that never use `xla`.",
+    until="A backend in Python is the accelerator from its first use on.",
+    tests={
+        UNSEEN: "_C._get_accelerator nn.parallel.data_parallel._get_available_device_type",
+    },
+).values()
+is_to_be_initialised = Patch(
+    "torch._subclasses.fake_tensor._is_privateuse1_backend_available",
+    since="2.12",
+    why="`FakeTensorMode` would start a client for programs that never use `xla`.",
+    until="A backend in Python can say that it is not in use.",
+    test=UNSEEN,
+)
+device_hint = Patch(
+    "torch._meta_registrations.device_hint",
+    why="Meta kernels describe CUDA's results where they differ from the CPU's.",
+    until="A backend can say whose results its own are like.",
+    test=UNSEEN,
+)
+hooks_of_nodes = Patch(
+    "torch.autograd.function._HookMixin._register_hook",
+    why="The hooks of autograd nodes cannot be read, but all registrations go through this function.",
+    until="The hooks of a node can be read.",
+    test=UNSEEN,
+)
+told_attributes = _each(
+    "torch.Tensor",
+    why=(
+        "Attributes of a tensor that a replay does not compare. While a listener is registered, it is told of "
+        "each read."
+    ),
+    until="PyTorch tells a `TorchFunctionMode` of reads of these attributes.",
+    tests={
+        UNSEEN: "_version _base _cdata",
+    },
+)
+enter_dual_level, exit_dual_level = _each(
+    "torch.autograd.forward_ad",
+    why="Composite operators with a rule have no forward-mode derivative: they are decomposed while one is computed.",
+    until="A composite operator may have a kernel and keep its derivatives.",
+    tests={
+        UNSEEN: "enter_dual_level exit_dual_level",
+    },
+).values()
+compile = Patch(
+    "torch.compile",
+    why="To prepare Dynamo for us takes seconds: its first call does.",
+    until="Dynamo calls a backend when it first meets one of its tensors.",
+    test=UNSEEN,
+)
+call_inductor = Patch(
+    "torch._TorchCompileInductorWrapper.__call__",
+    why="`torch.compile(model)` means Inductor, which raises `KeyError: 'xla'` for a graph on `xla`.",
+    until="A device can have a default backend of its own.",
+    test=UNSEEN,
+)
+wrap_tensor = Patch(
+    "torch._dynamo.variables.builder.VariableBuilder.wrap_tensor",
+    why="Dynamo guards the parts of a `DTensor`, and would guard nothing of one that shows memory of its own.",
+    until="Dynamo asks a subclass what to guard.",
+    test=UNSEEN,
+)
+result_as_constant = Patch(
+    "torch._dynamo.variables.functions.invoke_and_store_as_constant",
+    why="Dynamo guards too little of functions that are arguments of one whose result is constant.",
+    until="Dynamo guards the code and the closure of such arguments.",
+    test=UNSEEN,
+)
+wrap_for_grad, wrap_for_vmap = _each(
+    "torch._functorch",
+    why="In the body of a loop, transforms of `torch.func` must wrap the replacement of a captured tensor.",
+    until="A mode sees the arguments of a transform.",
+    tests={
+        UNSEEN: "eager_transforms._wrap_tensor_for_grad vmap._add_batch_dim",
+    },
+).values()
+mesh_init, mesh_group, mesh_local_rank, mesh_rank = _each(
+    "torch.distributed.device_mesh",
+    why=(
+        'A mesh of "xla" devices in one process has no process groups, and the process has several places in '
+        "it: PyTorch would make groups, and knows a process by one rank."
+    ),
+    until="`DeviceMesh` knows meshes of several devices in one process.",
+    tests={
+        UNSEEN: "DeviceMesh.__init__ DeviceMesh.get_group DeviceMesh.get_local_rank get_rank",
+    },
+).values()
+dtensor_constructor, from_local = _each(
+    "torch.distributed.tensor",
+    why="`torch.distributed.tensor.zeros` and the like make parts, where XLA divides the whole.",
+    until="A mesh can make the tensors that are divided over it.",
+    tests={
+        UNSEEN: "_api._dtensor_init_helper DTensor.from_local",
+    },
+).values()
+move_states = Patch(
+    "torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device",
+    why="`fully_shard` moves parameters by `tensor.data = ...`, which PyTorch refuses between kinds of memory.",
+    until="`fully_shard` moves modules by `Module.to`.",
+    test=UNSEEN,
+)
+region_of_draws = Patch(
+    "torch.distributed.tensor._random.OffsetBasedRNGTracker._distribute_region",
+    why="Parts of distributed tensors draw from where CUDA counts in its random state.",
+    until="A backend can give its tracker of random states.",
+    test=UNSEEN,
+)
+total_norm = Patch(
+    "torch.nn.utils.clip_grad._get_total_norm",
+    "torch.nn.utils.get_total_norm",
+    why="The norm of gradients that are divided among processes is the norm of all shards.",
+    until="PyTorch asks a subclass of `Tensor` for its norm there.",
+    test=UNSEEN,
+)
+reducer, hook_of_reducer, builtin_hook_of_reducer = _each(
+    "torch.distributed",
+    why=(
+        "`DistributedDataParallel` reduces gradients in C++, in memory of the host or of CUDA, and gives "
+        "hooks to its own reducer only."
+    ),
+    until="A process group can bring its reducer.",
+    tests={
+        UNSEEN: "Reducer _register_comm_hook _register_builtin_comm_hook",
+    },
+).values()
+device_of_objects = Patch(
+    "torch.distributed.distributed_c10d._get_object_coll_device",
+    why="Objects pass as bytes in the memory of the host.",
+    until="A backend can name the device that objects pass through.",
+    test=UNSEEN,
+)
+batch_isend_irecv = Patch(
+    "torch.distributed.distributed_c10d.batch_isend_irecv",
+    "torch.distributed.batch_isend_irecv",
+    why="Sends and receives of a batch belong together, which PyTorch says only to process groups in C++.",
+    until="PyTorch calls `_start_coalescing` of process groups in Python.",
+    test=UNSEEN,
+)
+profiler = _each(
+    "torch.autograd.profiler.profile",
+    why="PyTorch's profiler takes the events of a device from libraries in C++ only.",
+    until="A backend in Python can give the profiler its events.",
+    tests={
+        UNSEEN: "_start_trace __exit__ _parse_kineto_results export_chrome_trace",
+    },
+)
+module_context = Patch(
+    "jax._src.interpreters.mlir.make_ir_context",
+    why="JAX makes a context for each module that it lowers, which costs as much as a small program.",
+    until="JAX lets a program reuse a context.",
+    test=UNSEEN,
+)
+
+# What no attribute reaches: memory of C++ and C, and a list of Python's own. By the function that writes it.
+WRITTEN = [
+    Written(
+        "abi.device_guard.answer_for_device_count",
+        what="the method `deviceCount` of our device guard in C++",
+        why="The guard of a backend in Python reports one device: nothing on `xla:1` could be differentiated.",
+        until="A guard in Python can answer for several ordinals.",
+        test=UNSEEN,
+    ),
+    Written(
+        "abi.device_guard.answer_for_current_device",
+        what="the methods `getDevice` and `exchangeDevice` of our device guard",
+        why='The guard reports ordinal 0: `.to("xla")` would ignore the ordinal that a thread has chosen.',
+        until="A guard in Python can answer for several ordinals.",
+        test=UNSEEN,
+    ),
+    Written(
+        "abi.device_guard.let_exceptions_pass",
+        what="the other methods of our device guard that C++ calls",
+        why="C++ calls them where nothing may be raised: an interrupt in a method written in Python ends the process.",
+        until="PyTorch lets exceptions of a guard in Python pass, or does not call it for a device with one stream.",
+        test=UNSEEN,
+    ),
+    Written(
+        "abi.device_guard.stand_for_unnamed",
+        what="the entry of \"xla\" in PyTorch's table of device guards, beside a GPU of PyTorch's",
+        why='`tensor.to("xla")` asks that guard before PrivateUse1 has the name.',
+        until="A backend in Python can have its name without being the accelerator.",
+        test=UNSEEN,
+    ),
+    Written(
+        "abi.class_calls.answer_calls_of",
+        what="the class of the classes `torch.Generator`, `torch.Event` and `torch.Stream`",
+        why="PyTorch makes these for no backend in Python, and annotations and TorchScript know the classes.",
+        until="A backend in Python can make its generators, events and streams.",
+        test=UNSEEN,
+    ),
+    Written(
+        "patches.garbage_callback.keep_interrupts",
+        what="JAX's entry in `gc.callbacks`",
+        why="Python drops an exception of a callback written in Python, so an interrupt would be lost.",
+        until="JAX's callback is a C function.",
+        test=UNSEEN,
+    ),
+]

@@ -133,7 +133,7 @@ def test_constants_are_loaded_onto_the_device(tmp_path: Path) -> None:
     assert loaded(x.to("xla")).tolist() == (x + constant).tolist()
 
 
-def test_constants_on_the_device_are_refused() -> None:
+def test_constants_on_the_device_are_refused(tmp_path: Path) -> None:
     constant = torch.arange(3.0, device="xla")
     message = (
         r"saving a script that has a tensor on xla:0 of size \(3,\) as a constant, which tracing makes of what a "
@@ -143,6 +143,8 @@ def test_constants_on_the_device_are_refused() -> None:
     )
     with pytest.raises(RuntimeError, match=message):
         saved(torch.jit.trace(lambda x: x + constant, constant.clone()))
+    with pytest.raises(RuntimeError, match=message):
+        torch.jit.trace(lambda x: x + constant, constant.clone()).save(str(tmp_path / "saved"))
     with pytest.raises(RuntimeError, match="as a constant"):
         saved(torch.jit.freeze(scripted(on("xla", Many()).eval())))
 
@@ -160,6 +162,9 @@ def test_every_way_to_save_writes_the_values(tmp_path: Path, monkeypatch: pytest
 
     torch.jit.save_jit_module_to_flatbuffer(script, str(tmp_path / "flat"))
     assert torch.equal(torch.jit.jit_module_from_flatbuffer(str(tmp_path / "flat")).weight, expected)
+    buffer = io.BytesIO()
+    torch.jit.save_jit_module_to_flatbuffer(script, buffer)
+    assert torch.equal(torch.jit.jit_module_from_flatbuffer(io.BytesIO(buffer.getvalue())).weight, expected)
 
     monkeypatch.setattr("torch.package.package_exporter._gate_torchscript_serialization", False)
     with PackageExporter(tmp_path / "package") as exporter:

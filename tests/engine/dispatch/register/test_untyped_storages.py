@@ -4,12 +4,15 @@ import copy
 import io
 import pickle
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import UntypedStorage
 
 from torch_xla._engine.dispatch.register import untyped_storages
+from torch_xla._engine.transfer import storage_bytes
 
 HOST = torch.arange(6, dtype=torch.int16).view(2, 3)
 
@@ -57,6 +60,27 @@ def test_a_storage_goes_to_a_file_and_comes_back() -> None:
     found = torch.load(file)
     assert found["x"].device.type == "xla" and found["x"].tolist() == HOST.tolist()
     assert found["row"].tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_storage_goes_to_a_file_of_the_old_format_and_comes_back(is_real: bool, tmp_path: Path) -> None:
+    with open(tmp_path / "saved", "w+b") if is_real else io.BytesIO() as file:
+        torch.save(HOST.to("xla"), file, _use_new_zipfile_serialization=False)
+        file.seek(0)
+        found = torch.load(file)
+    assert found.device.type == "xla" and found.tolist() == HOST.tolist()
+
+
+@pytest.mark.parametrize("read", [list, UntypedStorage.tolist])
+def test_all_bytes_are_read_at_once(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[UntypedStorage] = []
+
+    def counted(storage: UntypedStorage) -> UntypedStorage:
+        copies.append(storage)
+        return HOST.untyped_storage()
+
+    monkeypatch.setattr(storage_bytes, "host_copy", counted)
+    assert read(storage(HOST.to("xla"))) == HOST.untyped_storage().tolist() and len(copies) == 1
 
 
 def test_copies_of_tensors_on_one_storage_are_on_one() -> None:

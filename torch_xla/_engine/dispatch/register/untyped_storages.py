@@ -24,7 +24,6 @@ def patch_storages() -> None:
     """Replace the methods."""
     ours: dict[str, Callable[..., Any]] = {
         "nbytes": storage_bytes.nbytes,
-        "size": storage_bytes.nbytes,
         "len": storage_bytes.nbytes,
         "data_ptr": _address,
         "resize": _resize,
@@ -32,7 +31,6 @@ def patch_storages() -> None:
         "getitem": _get,
         "setitem": _set,
         "iter": _iterate,
-        "tolist": _to_list,
         "new": _new_like,
         "is_shared": _is_shared,
         "write_file": _to_file,
@@ -108,10 +106,6 @@ def _set(self: UntypedStorage, index: Any, value: int) -> None:
 
 def _iterate(self: UntypedStorage) -> Iterator[int]:
     return iter(storage_bytes.host_copy(self).tolist())
-
-
-def _to_list(self: UntypedStorage) -> list[int]:
-    return storage_bytes.host_copy(self).tolist()
 
 
 def _new_like(self: UntypedStorage) -> UntypedStorage:

@@ -1,0 +1,45 @@
+"""The page for maintainers about the patches, as written from the list."""
+
+from itertools import groupby
+from pathlib import Path
+
+from torch_xla._engine.compat import patch_list
+from torch_xla._engine.compat.patch import ALL, Patch
+
+PAGE = Path(__file__).parents[2] / "docs" / "patches.md"
+
+_HEAD = """# Patches: what we change in PyTorch and JAX, and until when
+
+Written from `torch_xla/_engine/compat/patch_list.py` by `python -m tests.patches --write`. The list also names the test
+that fails without each patch: `python -m tests.patches torch.Tensor.is_xla` leaves one out and runs its test, and
+without a name it does so with all. Before you support a new release, look for rows whose condition it fulfils.
+
+## Attributes
+
+{attributes} attributes. Other devices keep what PyTorch does.
+
+| attribute | why | can go when |
+| --- | --- | --- |
+"""
+
+_WRITTEN = """
+## Memory and callbacks
+
+Each function of `torch_xla/_engine/compat/` checks that the memory is as expected, and refuses the release if not.
+
+| changed | by | why | can go when |
+| --- | --- | --- | --- |
+"""
+
+
+def text() -> str:
+    """Return the page: one row for attributes with the same reason."""
+    rows = [_row(list(group)) for _, group in groupby(ALL, lambda patch: (patch.why, patch.until))]
+    written = [f"| {each.what} | `{each.function}` | {each.why} | {each.until} |\n" for each in patch_list.WRITTEN]
+    return _HEAD.format(attributes=len(ALL)) + "".join(rows) + _WRITTEN + "".join(written)
+
+
+def _row(patches: list[Patch]) -> str:
+    owner = patches[0].names[0].rpartition(".")[0]
+    names = [f"`{patches[0].names[0]}`", *(f"`{patch.names[0].removeprefix(owner)}`" for patch in patches[1:])]
+    return f"| {', '.join(names)} | {patches[0].why} | {patches[0].until} |\n"

@@ -1,0 +1,76 @@
+"""Replace an attribute of PyTorch or JAX under every name it is called by, and keep the list of what is replaced."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+ALL: list["Patch"] = []
+
+
+class Patch:
+    """One function, or another attribute, under every name it is called by.
+
+    `why` says why it is replaced, `until` what PyTorch or JAX would have to offer for the patch to go, and `test` which
+    test fails without it, below `tests/`; it is empty where no test has been seen to fail. `since` is for what older
+    releases lack.
+    """
+
+    def __init__(self, *names: str, why: str, until: str, test: str, since: str = "") -> None:
+        self.names = names
+        self.why = why
+        self.until = until
+        self.test = test
+        self.since = since
+        self.in_force = False
+        ALL.append(self)
+
+    def wrap(self, wrapper: Callable[[Any], Any]) -> None:
+        """Replace it by what `wrapper` makes of it."""
+        owner, name = owner_of(self.names[0])
+        if not self.since or hasattr(owner, name):
+            self.put(wrapper(getattr(owner, name)))
+
+    @contextmanager
+    def wrapped(self, wrapper: Callable[[Any], Any]) -> Iterator[None]:
+        """Replace it by what `wrapper` makes of it, inside the block only."""
+        owner, name = owner_of(self.names[0])
+        original = getattr(owner, name)
+        try:
+            self.put(wrapper(original))
+            yield
+        finally:
+            self.put(original)
+            self.in_force = False
+
+    def put(self, value: Any) -> None:
+        """Replace it by `value`."""
+        for owner, name in map(owner_of, self.names):
+            setattr(owner, name, value)
+        self.in_force = True
+
+    def take_back(self) -> None:
+        """Delete the replacement, so that a class has again what it inherits."""
+        for owner, name in map(owner_of, self.names):
+            delattr(owner, name)
+        self.in_force = False
+
+
+def owner_of(path: str) -> tuple[Any, str]:
+    """Return the owner of an attribute, and the attribute's name. A function may have the name of its module."""
+    *owners, name = path.split(".")
+    depth = max(count for count in range(1, len(owners) + 1) if ".".join(owners[:count]) in sys.modules)
+    return reduce(getattr, owners[depth:], sys.modules[".".join(owners[:depth])]), name
+
+
+@dataclass(frozen=True)
+class Written:
+    """A change that replaces no attribute, by the function of `compat/` that makes it."""
+
+    function: str
+    what: str
+    why: str
+    until: str
+    test: str
