@@ -143,7 +143,9 @@ def _xla_dequantize_tensor(
     axis: int | None = None,
 ) -> torch.Tensor:
     """Return what `_xla_quantize_tensor` quantised."""
-    return _by_operator("dequantize", input, scale_list, zero_point_list, (quant_min, quant_max, _dtype_of(dtype)), axis)
+    return _by_operator(
+        "dequantize", input, scale_list, zero_point_list, (quant_min, quant_max, _dtype_of(dtype)), axis
+    )
 
 
 def _by_operator(

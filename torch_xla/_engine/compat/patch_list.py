@@ -21,6 +21,7 @@ _UNTYPED_STORAGES = "engine/dispatch/register/test_untyped_storages.py"
 _TORCHSCRIPT = "engine/dispatch/register/test_torchscript.py"
 _DLPACK_PROTOCOL = "engine/dispatch/register/test_dlpack_protocol.py"
 _TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
+_AUTOGRAD_OBSERVERS = "engine/compat/patches/test_autograd_observers.py"
 
 
 def _each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str, Patch]:
@@ -245,15 +246,21 @@ accelerator = _each(
             "_accelerator_getAccelerator _accelerator_getDeviceIndex"
         ),
         _TORCH_ACCELERATOR + "::test_another_accelerator_answers_for_itself": (
-            "_accelerator_setDeviceIndex _accelerator_exchangeDevice"
+            "_accelerator_setDeviceIndex _accelerator_exchangeDevice _accelerator_synchronizeDevice "
+            "_accelerator_getStream"
         ),
         UNSEEN: (
-            "_accelerator_maybeExchangeDevice _accelerator_synchronizeDevice _accelerator_getStream "
-            "_accelerator_setStream _accelerator_getDeviceCapability _accelerator_isAllocatorInitialized "
+            "_accelerator_maybeExchangeDevice _accelerator_setStream _accelerator_isAllocatorInitialized "
             "_accelerator_emptyCache _accelerator_getDeviceStats _accelerator_getMemoryInfo "
-            "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats _accelerator_hooks_device_count "
-            "_accelerator_hooks_get_current_device _accelerator_hooks_set_current_device "
+            "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats "
             "_accelerator_hooks_exchange_device _accelerator_hooks_maybe_exchange_device"
+        ),
+        "engine/dispatch/register/test_device_hooks.py::test_a_size_that_depends_on_data_ends_no_process_while_a_graph_is_traced": (
+            "_accelerator_getDeviceCapability"
+        ),
+        _TORCH_ACCELERATOR + "::test_the_hooks_answer_for_xla_in_use": "_accelerator_hooks_device_count",
+        _TORCH_ACCELERATOR + "::test_pinned_memory_and_the_hooks_are_asked_of_another_accelerator": (
+            "_accelerator_hooks_get_current_device _accelerator_hooks_set_current_device"
         ),
     },
 )
@@ -269,7 +276,8 @@ accelerator_or_host, data_parallel_type = _each(
     why="Process groups, FSDP and `DataParallel` ask for the accelerator, also in programs that never use `xla`.",
     until="A backend in Python is the accelerator from its first use on.",
     tests={
-        UNSEEN: "_C._get_accelerator nn.parallel.data_parallel._get_available_device_type",
+        _TORCH_ACCELERATOR + "::test_without_another_accelerator_there_is_none": "_C._get_accelerator",
+        UNSEEN: "nn.parallel.data_parallel._get_available_device_type",
     },
 ).values()
 is_to_be_initialised = Patch(
@@ -289,7 +297,7 @@ hooks_of_nodes = Patch(
     "torch.autograd.function._HookMixin._register_hook",
     why="The hooks of autograd nodes cannot be read, but all registrations go through this function.",
     until="The hooks of a node can be read.",
-    test=UNSEEN,
+    test=_AUTOGRAD_OBSERVERS + "::test_hooks_of_nodes_are_counted_and_work",
 )
 told_attributes = _each(
     "torch.Tensor",
@@ -299,7 +307,9 @@ told_attributes = _each(
     ),
     until="PyTorch tells a `TorchFunctionMode` of reads of these attributes.",
     tests={
-        UNSEEN: "_version _base _cdata",
+        _AUTOGRAD_OBSERVERS + "::test_who_reads_what_is_not_compared_is_told_of_with_the_frame": (
+            "_version _base _cdata"
+        ),
     },
 )
 enter_dual_level, exit_dual_level = _each(
@@ -314,13 +324,13 @@ compile = Patch(
     "torch.compile",
     why="To prepare Dynamo for us takes seconds: its first call does.",
     until="Dynamo calls a backend when it first meets one of its tensors.",
-    test=UNSEEN,
+    test="engine/compiled/dynamo/test_install.py::test_compile_keeps_its_signature_and_is_prepared_once",
 )
 call_inductor = Patch(
     "torch._TorchCompileInductorWrapper.__call__",
     why="`torch.compile(model)` means Inductor, which raises `KeyError: 'xla'` for a graph on `xla`.",
     until="A device can have a default backend of its own.",
-    test=UNSEEN,
+    test="engine/compiled/dynamo/test_default_backend.py::test_a_function_on_xla_is_compiled_by_openxla",
 )
 wrap_tensor = Patch(
     "torch._dynamo.variables.builder.VariableBuilder.wrap_tensor",
