@@ -17,10 +17,13 @@ UNSEEN = ""
 
 # Files of tests, below `tests/`.
 _TORCH_PATCHES = "engine/dispatch/register/test_torch_patches.py"
+_NN_MODULES = "engine/dispatch/register/test_nn_modules.py"
 _UNTYPED_STORAGES = "engine/dispatch/register/test_untyped_storages.py"
 _TORCHSCRIPT = "engine/dispatch/register/test_torchscript.py"
 _DLPACK_PROTOCOL = "engine/dispatch/register/test_dlpack_protocol.py"
+_ACTIVATION_CHECKPOINTING = "engine/dispatch/ops/test_activation_checkpointing.py"
 _TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
+_DEVICE_HOOKS = "engine/dispatch/register/test_device_hooks.py"
 _AUTOGRAD_OBSERVERS = "engine/compat/patches/test_autograd_observers.py"
 
 
@@ -54,7 +57,7 @@ module_apply = Patch(
     "torch.nn.Module._apply",
     why="PyTorch makes new Parameters between unlike devices: optimizers and tied weights would keep the old.",
     until="`Module.to` keeps Parameter objects between unlike devices.",
-    test="engine/dispatch/register/test_nn_modules.py::test_an_optimizer_made_before_the_move_trains_the_moved_parameters",
+    test=_NN_MODULES + "::test_an_optimizer_made_before_the_move_trains_the_moved_parameters",
 )
 storage_methods = _each(
     "torch.UntypedStorage",
@@ -161,7 +164,7 @@ checkpoint_frame, detach_variable = _each(
     ),
     until="A device can wrap the function that computes again.",
     tests={
-        "engine/dispatch/ops/test_activation_checkpointing.py::test_a_checkpoint_saves_memory_and_changes_nothing": (
+        _ACTIVATION_CHECKPOINTING + "::test_a_checkpoint_saves_memory_and_changes_nothing": (
             "_CheckpointFrame.__init__ detach_variable"
         ),
     },
@@ -255,7 +258,7 @@ accelerator = _each(
             "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats "
             "_accelerator_hooks_exchange_device _accelerator_hooks_maybe_exchange_device"
         ),
-        "engine/dispatch/register/test_device_hooks.py::test_a_size_that_depends_on_data_ends_no_process_while_a_graph_is_traced": (
+        _DEVICE_HOOKS + "::test_a_size_that_depends_on_data_ends_no_process_while_a_graph_is_traced": (
             "_accelerator_getDeviceCapability"
         ),
         _TORCH_ACCELERATOR + "::test_the_hooks_answer_for_xla_in_use": "_accelerator_hooks_device_count",
