@@ -1,4 +1,4 @@
-"""Replace an attribute of PyTorch or JAX under every name it is called by, and keep the list of what is replaced."""
+"""Replace an attribute of PyTorch or JAX under each of its names, and list what was replaced."""
 
 import sys
 from collections.abc import Callable, Iterator
