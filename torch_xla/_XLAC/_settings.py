@@ -108,7 +108,7 @@ def _xla_register_custom_call_target(fn_name: str, function_ptr: Any, platform: 
 
 
 def _xla_set_mat_mul_precision(precision: str) -> None:
-    """How exactly products of float32 are computed: "default", "high" or "highest"."""
+    """Set how exactly products of float32 are computed: "default", "high" or "highest"."""
     _precision.choose(precision)
 
 

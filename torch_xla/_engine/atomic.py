@@ -44,7 +44,7 @@ _is_owed = False
 
 
 def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Has no garbage collected while `function` runs, whichever other threads begin or end to do the same meanwhile."""
+    """Collect no garbage while `function` runs, even where other threads begin or end such calls meanwhile."""
 
     @wraps(function)
     def alone(*args: _P.args, **kwargs: _P.kwargs) -> _T:

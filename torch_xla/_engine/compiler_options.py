@@ -29,5 +29,5 @@ def _set(options: dict[str, Option]) -> None:
 
 
 def chosen() -> Mapping[str, Option]:
-    """The options in force."""
+    """Return the options in force."""
     return _chosen

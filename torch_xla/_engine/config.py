@@ -45,12 +45,12 @@ def _number(name: str, default: str, least: float, most: float) -> float:
 
 
 def variable(name: str) -> str | None:
-    """A variable of the user's own, for the public functions that read one by its name."""
+    """Return a variable of the user's own, for the public functions that read one by its name."""
     return os.environ.get(name)
 
 
 def settings() -> dict[str, str]:
-    """The variables that are set and that we, JAX or XLA may read, for reports."""
+    """Return the variables that are set and that we, JAX or XLA may read, for reports."""
     prefixes = ("XLA_", "PT_XLA_", "PJRT_", "XRT_", "JAX_", "TPU_", "LIBTPU_", "CUDA_VISIBLE_", "CPU_NUM_", "GPU_NUM_")
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
 
@@ -76,7 +76,7 @@ def use_spmd() -> bool:
 
 
 def set_use_spmd() -> None:
-    """Sets XLA_USE_SPMD, which scripts read and the processes that this one starts inherit."""
+    """Set XLA_USE_SPMD, which scripts read and the processes that this one starts inherit."""
     os.environ.update(XLA_USE_SPMD="1")
 
 
@@ -210,7 +210,7 @@ def tell_libtpu(variables: dict[str, str]) -> None:
 
 @contextmanager
 def variables_set(variables: dict[str, str]) -> Iterator[None]:
-    """A block in which these variables have these values, unless the user has set them."""
+    """Give these variables these values within a `with` block, unless the user has set them."""
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -66,7 +66,7 @@ SHORT_NAMES: dict[torch.dtype, str] = {
 
 
 def to_jax(dtype: torch.dtype) -> np.dtype:
-    """The JAX dtype of `dtype`; raises `TypeError` for one that no XLA device has (such as `torch.qint8`)."""
+    """Return the JAX dtype of `dtype`; raises `TypeError` for one that no XLA device has (such as `torch.qint8`)."""
     try:
         return TO_JAX[dtype]
     except KeyError:
@@ -76,7 +76,9 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:
-    """The PyTorch dtype of a JAX or NumPy dtype; raises `TypeError` for one that no tensor has (such as `int4`)."""
+    """Return the PyTorch dtype of a JAX or NumPy dtype; raises `TypeError` for one that no tensor has (such as
+    `int4`).
+    """
     try:
         return TO_TORCH[np.dtype(dtype)]
     except (KeyError, TypeError):  # the keys of JAX have a dtype that is none of NumPy's
@@ -91,7 +93,7 @@ def _known(table: dict[Any, Any]) -> str:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
+    """Return the memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
     dtype = to_jax(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype is torch.complex32:
@@ -103,7 +105,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def on_device(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values of `dtype` live on the device under XLA_USE_BF16 and XLA_DOWNCAST_BF16."""
+    """Return the dtype in which values of `dtype` live on the device under XLA_USE_BF16 and XLA_DOWNCAST_BF16."""
     if dtype is torch.float32 and (config.use_bf16() or config.downcast_bf16()):
         return torch.bfloat16
     if dtype is torch.float64:
@@ -115,5 +117,5 @@ def on_device(dtype: torch.dtype) -> torch.dtype:
 
 
 def mode() -> str:
-    """Names what `on_device` does now: "bf16", "downcast", or nothing where every dtype stays what it is."""
+    """Name what `on_device` does now: "bf16", "downcast", or nothing where every dtype stays what it is."""
     return "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""

@@ -55,7 +55,7 @@ def explain_recompiles() -> str:
 
 @contextmanager
 def no_recompile() -> Iterator[None]:
-    """A block in which nothing may be compiled: for the steps after the first ones.
+    """Forbid compilation within a `with` block: for the steps after the first ones.
 
     Raises `torch_xla.debug.CompilationRefused` (a `RuntimeError`) where a program would be compiled, with what differs
     from the nearest program before it. It is raised before the program runs: what was recorded stays recorded, and all
@@ -93,7 +93,7 @@ def sync_costs() -> list[Cost]:
 
 
 def sync_tax() -> str:
-    """`sync_costs()` as a table.
+    """Return `sync_costs()` as a table.
 
     ```
     4 values brought to the host, 31.0 ms of the host in all
@@ -110,7 +110,7 @@ def sync_tax() -> str:
 
 @contextmanager
 def no_transfer(to_device: bool = False) -> Iterator[None]:
-    """A block in which no value may come to the host, and none be computed for the host's sake: for the body of a step.
+    """Forbid reads by the host, and computations for them, within a `with` block: for the body of a step.
 
     With `to_device=True`, none may go to the device either. Raises `torch_xla.debug.TransferRefused` (a `RuntimeError`)
     at the line that would wait, before it does; all tensors stay usable. Operators that run on the CPU count too. Steps

@@ -64,7 +64,7 @@ def compare_tensors(
 
 
 def tensor_file_compare(path1: Path, path2: Path, rtol: float = 1e-5, atol: float = 1e-8, max_diffs: int = 25) -> str:
-    """`compare_tensors` of two files that `save()` wrote."""
+    """Return `compare_tensors` of two files that `save()` wrote."""
     return _snapshots.compare_files(path1, path2, rtol, atol, max_diffs)
 
 

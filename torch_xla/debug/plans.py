@@ -31,7 +31,7 @@ def collectives() -> list[Traffic]:
 
 
 def explain_collectives() -> str:
-    """`collectives()` as a table.
+    """Return `collectives()` as a table.
 
     ```
     program 1 on 4 devices: 211 operations, 8.39 MB, ends at train.py:31 in step

@@ -104,7 +104,7 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
-    """`trace()` in a thread of its own, which is returned: the program asks for a profile of itself and continues.
+    """Run `trace()` in a thread of its own and return the thread: the program profiles itself and continues.
 
     >>> import torch_xla.debug.profiler as xp
     >>> thread = xp.trace_detached("localhost:9012", "/tmp/profile", duration_ms=2000)  # doctest: +SKIP

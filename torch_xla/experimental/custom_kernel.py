@@ -274,5 +274,7 @@ def trace_pallas(
 
 
 def _extract_backend_config(module: Any) -> str | None:
-    """The configuration of the first `tpu_custom_call` in a module of StableHLO, as JAX's `compiler_ir` gives one."""
+    """Return the configuration of the first `tpu_custom_call` in a module of StableHLO, as JAX's `compiler_ir` gives
+    one.
+    """
     return custom_calls.configuration(module)

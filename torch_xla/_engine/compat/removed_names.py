@@ -103,7 +103,7 @@ REASONS: dict[str, dict[str, str]] = {
 
 
 def asked_of(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module: an `AttributeError` that says why a name is not there, and what to use."""
+    """Return the `__getattr__` of a module: an `AttributeError` that says why a name is not there, and what to use."""
     reasons = REASONS[module]
 
     def __getattr__(name: str) -> Any:

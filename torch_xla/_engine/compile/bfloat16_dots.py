@@ -27,7 +27,7 @@ _IN_A_KERNEL = re.compile(r" kind=kCustom, calls=%?([^\s,]+)")
 
 @uncollected
 def compiled(lowered: Any, target: Target) -> Any:
-    """The executable that XLA makes for `target` of `lowered`, which was lowered for it."""
+    """Return the executable that XLA makes for `target` of `lowered`, which was lowered for it."""
     if target.is_host:
         module = lowered.compiler_ir("stablehlo")
         keep_arithmetic(module)
@@ -41,7 +41,7 @@ def compiled(lowered: Any, target: Target) -> Any:
 
 
 def not_run(optimized: str) -> list[str]:
-    """The products of bfloat16 in what XLA:CPU made of a program that it has no kernel for."""
+    """Return the products of bfloat16 in what XLA:CPU made of a program that it has no kernel for."""
     narrow = set(_OF_BFLOAT16.findall(optimized))
     kernels = set(_IN_A_KERNEL.findall(optimized))
     starts = [*_COMPUTATION.finditer(optimized)]

@@ -31,7 +31,7 @@ class Installation:
     cores: str  # how many of them this process may use; XLA cuts loops by it when it compiles for the CPU
 
     def texts(self) -> dict[str, str]:
-        """Each part by the name under which a user knows it."""
+        """Return each part by the name under which a user knows it."""
         return {
             "torch": self.torch,
             "jax": self.jax,
@@ -70,7 +70,7 @@ def _cores() -> int | None:
 
 @functools.cache
 def _processor() -> str:
-    """The instruction set the host compiler may have used."""
+    """Return the instruction set the host compiler may have used."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -57,11 +57,11 @@ class _Float:
         self.infinity = ((1 << (width - 1 - fraction)) - 1) << fraction
 
     def like(self, kind: Any) -> Any:
-        """The type of integers of the shape of `kind`."""
+        """Return the type of integers of the shape of `kind`."""
         return _with_element(kind, ir.IntegerType.get_signless(self.width))
 
     def bits_of(self, number: float) -> int:
-        """The bits of a number without its sign. float64 has those of all."""
+        """Return the bits of a number without its sign. float64 has those of all."""
         wide = int(np.float64(abs(number)).view(np.int64))
         if self.width == 64:
             return wide
@@ -226,7 +226,7 @@ def _compare(module: _Comparisons, operation: Any) -> Any:
 
 
 def _compared(module: _Comparisons, left: Any, right: Any, direction: str) -> Any:
-    """An exact comparison of two operands; `None` if the plain one is."""
+    """Return an exact comparison of two operands; `None` if the plain one is."""
     held = _float_of(left)
     if held is None or (module.is_flushed(left) and module.is_flushed(right)):
         return None
@@ -246,7 +246,7 @@ def _compared(module: _Comparisons, left: Any, right: Any, direction: str) -> An
 
 
 def _compared_with(held: _Float, value: Any, number: float, direction: str) -> Any:
-    """`value` compared with one number: a range of bits, or of keys."""
+    """Compare `value` with one number: by a range of bits, or of keys."""
     size = held.bits_of(number)
     if direction in ("EQ", "NE"):
         if np.isnan(number) or size >= 1 << held.fraction:
@@ -288,7 +288,7 @@ def _extreme(module: _Comparisons, operation: Any) -> Any:
 
 
 def _extreme_of(module: _Comparisons, left: Any, right: Any, direction: str) -> Any:
-    """The left operand where its key is as far, or it is NaN; the right one elsewhere, or where it is NaN."""
+    """Return the left operand where its key is as far, or it is NaN; the right one elsewhere, or where it is NaN."""
     held = _float_of(left)
     if held is None or (module.is_flushed(left) and module.is_flushed(right)):
         return None
@@ -322,7 +322,7 @@ def _sign(module: _Comparisons, operation: Any) -> Any:
 
 
 def _reduce(module: _Comparisons, operation: Any) -> Any:
-    """The extreme of floats as that of integers with their order, in which NaN comes last."""
+    """Return the extreme of floats as that of integers with their order, in which NaN comes last."""
     bodies = [*operation.regions[0].blocks[0].operations]
     if len(bodies) != 2 or bodies[0].operation.name not in ("stablehlo.maximum", "stablehlo.minimum"):
         return None
@@ -373,7 +373,7 @@ def _is_narrowing(source: Any, target: Any) -> bool:
 
 
 def _converted(module: _Comparisons, value: Any, kind: Any) -> Any:
-    """An exact conversion to a type of real numbers; `None` if the plain one is."""
+    """Return an exact conversion to a type of real numbers; `None` if the plain one is."""
     held = _float_of(value)
     if held is None:
         return None
@@ -391,7 +391,7 @@ def _converted(module: _Comparisons, value: Any, kind: Any) -> Any:
 
 
 def _widened(value: Any, kind: Any) -> Any:
-    """float32 in float64. A subnormal number is a small integer times the least of them."""
+    """Convert float32 to float64. A subnormal number is a small integer times the least of them."""
     held = _FLOATS["f32"]
     bits = _bits(held, value)
     magnitude = stablehlo.and_(bits, _filled(held, value, ~held.least))
@@ -406,7 +406,9 @@ def _widened(value: Any, kind: Any) -> Any:
 
 
 def _narrowed(value: Any, kind: Any) -> Any:
-    """float64 in float32. Below the normal numbers, the bits are the number of the least ones, rounded to even."""
+    """Convert float64 to float32. Below the normal numbers, the bits are the number of the least ones, rounded to
+    even.
+    """
     held, wide = _FLOATS["f32"], _FLOATS["f64"]
     size = stablehlo.abs(value)
     count = stablehlo.round_nearest_even(stablehlo.multiply(size, filled(value.type, 2.0**149)))
@@ -433,12 +435,12 @@ def _key(held: _Float, value: Any) -> Any:
 
 
 def _ordered(held: _Float, value: Any) -> Any:
-    """Integers of the order of floats, in which -0 comes before 0."""
+    """Return integers of the order of floats, in which -0 comes before 0."""
     return _turned(held, _bits(held, value))
 
 
 def _turned(held: _Float, bits: Any) -> Any:
-    """The bits of a float from its place in that order, or the place from the bits."""
+    """Return the bits of a float from its place in that order, or the place from the bits."""
     sign = stablehlo.shift_right_arithmetic(bits, _filled(held, bits, held.width - 1))
     return stablehlo.xor(bits, stablehlo.and_(sign, _filled(held, bits, ~held.least)))
 
@@ -448,7 +450,7 @@ def _native(left: Any, right: Any, direction: str) -> Any:
 
 
 def _filled(held: _Float, like: Any, number: int) -> Any:
-    """Integers of the width of a float that all are `number`."""
+    """Return integers of the width of a float that all are `number`."""
     kind = ir.RankedTensorType(held.like(like.type if isinstance(like, ir.Value) else like))
     attribute = ir.IntegerAttr.get(kind.element_type, number)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, attribute))

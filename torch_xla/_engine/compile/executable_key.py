@@ -32,7 +32,9 @@ class Key:
     installation: Installation
 
     def of_numbers(self, arguments: tuple[int, ...], numbers: bytes) -> "Key":
-        """The key of the executable of this program that has these numbers baked in, the `arguments` left out."""
+        """Return the key of the executable of this program that has these numbers baked in, the `arguments` left
+        out.
+        """
         return replace(self, arguments=arguments, numbers=numbers)
 
     @cached_property
@@ -78,7 +80,7 @@ def described(target: Target) -> dict[str, str]:
 
 
 def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:
-    """The key of the program of `graph` under the settings in force."""
+    """Return the key of the program of `graph` under the settings in force."""
     results = results_of(graph, donated, target)
     return Key(graph.code, donated, results, target, (), b"", settings_in_force.now(), installed(target))
 

@@ -14,7 +14,7 @@ from .stages.stage_cuts import Stage
 
 
 def of(graph: Graph, key: Key, numbers: Sequence[float | int]) -> int | None:
-    """The index of the operation with which the shortest beginning of the graph ends that XLA refuses.
+    """Return the index of the operation with which the shortest beginning of the graph ends that XLA refuses.
 
     `None` if it takes the graph now, or refuses everything (an option that it does not know), or has no memory left;
     or takes that operation alone, for then its like elsewhere in the graph are none to blame; and where a program runs
@@ -46,14 +46,14 @@ def of_stages(stages: Sequence[Stage], key: Key, numbers: Sequence[float | int])
 
 
 def _beginning(graph: Graph, count: int) -> Graph:
-    """The first operations, which give all that the others and the graph's outputs use."""
+    """Return the first operations, which give all that the others and the graph's outputs use."""
     used = {slot for operation in graph.operations[count:] for slot in operation.operands}.union(graph.outputs)
     made = [slot for _, slots in list(walk(graph))[:count] for slot in slots]
     return Graph(graph.inputs, graph.operations[:count], tuple(slot for slot in made if slot in used))
 
 
 def _alone(graph: Graph, index: int) -> Graph:
-    """One operation, of operands that are all inputs."""
+    """Return one operation, of operands that are all inputs."""
     plan = graph.operations[index].plan
     inputs = tuple(graph.specs[slot] for slot in graph.operations[index].operands)
     count = len(inputs)

@@ -15,12 +15,12 @@ class Inlined:
     origin: Sequence[int]
 
     def origins(self, origins: Origins) -> Origins:
-        """Those of the graph before, for this one."""
+        """Return those of the graph before, for this one."""
         return origins.part(self.origin)
 
 
 def inlined(graph: Graph) -> Inlined:
-    """`graph`, its wholes opened. Inputs, numbers, random keys and outputs are the same, in the same order."""
+    """Return `graph`, its wholes opened. Inputs, numbers, random keys and outputs are the same, in the same order."""
     if all(operation.plan.inside is None for operation in graph.operations):
         return Inlined(graph, range(len(graph.operations)))
     slots: list[int] = list(range(len(graph.inputs)))  # where each slot of `graph` is in the new one
@@ -52,7 +52,7 @@ def inlined(graph: Graph) -> Inlined:
 
 
 def _inside(operation: Operation) -> Graph | None:
-    """The graph inside an operation, if it fits in its place."""
+    """Return the graph inside an operation, if it fits in its place."""
     plan = operation.plan
     inner: Graph | None = plan.inside() if plan.inside is not None and not plan.numbers else None
     if inner is None:

@@ -60,7 +60,9 @@ def blame(error: Exception, plans: Sequence[Plan], told: str, text: str) -> None
 
 
 def culprits_of(error: Exception) -> tuple[tuple[Plan, ...], str]:
-    """The plans that cannot be compiled or run, if they are known to have caused `error`, and why they cannot."""
+    """Return the plans that cannot be compiled or run, if they are known to have caused `error`, and why they
+    cannot.
+    """
     found: tuple[tuple[Plan, ...], str] = getattr(error, _CULPRIT, ((), str(error)))
     return found
 
@@ -74,7 +76,9 @@ class MustBake(Exception):
 
 
 def by_type(graph: Graph, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Those of the `numbers` (their indices in the graph) that are floats, and the others: a vector holds one type."""
+    """Return those of the `numbers` (their indices in the graph) that are floats, and the others: a vector holds one
+    type.
+    """
     types = graph.number_types
     return [i for i in numbers if types[i] is float], [i for i in numbers if types[i] is not float]
 
@@ -89,7 +93,7 @@ class Signature:
 
 
 def signature(graph: Graph, key: Key) -> Signature:
-    """That of a graph's executable: its inputs, then vectors of the float and int arguments, then random keys.
+    """Return the signature of a graph's executable: inputs, vectors of the float and int arguments, random keys.
 
     Where each process runs the graph by itself it is what each takes and gives.
     """

@@ -36,7 +36,7 @@ def of_outputs(graph: Graph, donated: tuple[int, ...]) -> list[Placed]:
 
 
 def of_values(graph: Graph, slots: Iterable[int]) -> dict[int, Placed]:
-    """For those of these values of a graph that must be divided in a way, that way."""
+    """Return for those of these values of a graph that must be divided in a way, that way."""
     groups, own = _Groups(graph), manual_regions.slots_of(graph)
     found = {slot: MANUAL if slot in own else groups.sharding_of(slot) for slot in slots}
     return {
@@ -85,7 +85,7 @@ class _Groups:
 
 
 def _together(operation: Operation) -> Iterator[list[int]]:
-    """Operands and results of an operation whose elements meet."""
+    """Yield the operands and results of an operation whose elements meet."""
     plan = operation.plan
     first = operation.first_output
     if is_separable(plan.op) and length_of_lists(plan):

@@ -167,7 +167,7 @@ class Program:
         return self.ready(numbers) is not None
 
     def ready(self, numbers: Sequence[float | int]) -> Ready | None:
-        """The executable of a run with these numbers; `None` if it must be compiled first."""
+        """Return the executable of a run with these numbers; `None` if it must be compiled first."""
         asked, compiled, ready = self._latest
         if asked is not numbers or compiled is not self._compiled:
             compiled = self._compiled
@@ -237,7 +237,7 @@ class Program:
         keys: np.ndarray | None,
         ready: Ready | None = None,
     ) -> Iterator[Sequence[jax.Array]]:
-        """An iterator that starts the program when it is asked for its one element: the outputs.
+        """Return an iterator that starts the program when it is asked for its one element: the outputs.
 
         `ready` is the executable for these numbers, if it is known. The device may still be computing the outputs.
         `starter` says why they come in this form.
@@ -256,7 +256,7 @@ class Program:
         return ready.start(buffers, floats, ints, keys)
 
     def lowered(self, numbers: Sequence[float | int]) -> Any:
-        """The program before XLA compiles it: `as_text()` is its StableHLO."""
+        """Return the program before XLA compiles it: `as_text()` is its StableHLO."""
         return self._lower(numbers, self._executable_key(self._packer.pack(*numbers)))
 
     def optimized(self, numbers: Sequence[float | int]) -> str:
@@ -268,7 +268,7 @@ class Program:
         return (self.ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)).executable
 
     def key_for(self, numbers: Sequence[float | int]) -> Key:
-        """The key of the executable of a run with these numbers, which was compiled."""
+        """Return the key of the executable of a run with these numbers, which was compiled."""
         return self._executable_key(self._packer.pack(*numbers))
 
     def _executable_key(self, packed: bytes) -> Key:
@@ -413,7 +413,7 @@ class Program:
                 self._set_promoted(self._promoted)
 
     def _smallest(self, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Of each group of outputs, by their places, the smallest."""
+        """Return the smallest output of each group, by their places."""
         sizes = [self.graph.specs[slot].numel for slot in self.graph.outputs]
         return tuple(min(group, key=sizes.__getitem__) for group in groups if group)
 

@@ -19,7 +19,7 @@ when_scarce: list[Callable[[], None]] = []
 
 
 def program_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Program:
-    """The program of a graph, made at first sight."""
+    """Return the program of a graph, made at first sight."""
     key = key_of(graph, donated, target)
     program = _programs.get(key)
     if program is None:

@@ -11,5 +11,5 @@ def stablehlo(lowered: Any) -> str:
 
 
 def hlo(lowered: Any) -> str:
-    """The same as HLO, before XLA optimises it."""
+    """Return the same as HLO, before XLA optimises it."""
     return str(lowered.as_text("hlo", debug_info=config.hlo_debug()))

@@ -45,7 +45,7 @@ class EditedModule:
 
     @classmethod
     def reading(cls, module: Any, rules: Mapping[str, _Found]) -> tuple["EditedModule", list[tuple[_Found, Any]]]:
-        """A module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
+        """Return a module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
         functions: dict[str, Any] = {}
         calls: dict[str, list[Any]] = {}
         found: list[tuple[_Found, Any]] = []
@@ -65,7 +65,7 @@ class EditedModule:
         return cls(functions, calls), found
 
     def sources(self, value: Any, depth: int = 0) -> Iterator[Any]:
-        """The operations that compute `value`, seen through moves and through calls of functions."""
+        """Yield the operations that compute `value`, seen through moves and through calls of functions."""
         owner = value.owner
         if isinstance(owner, ir.Block):
             function = owner.owner
@@ -88,7 +88,7 @@ class EditedModule:
         return any(source.name.removeprefix("stablehlo.") in names for source in self.sources(value))
 
     def constant(self, value: Any) -> Any:
-        """The one number that all elements of `value` are, if the module says so."""
+        """Return the one number that all elements of `value` are, if the module says so."""
         for source in self.sources(value):
             # MLIR's Python cannot read complex numbers.
             if source.name != "stablehlo.constant" or not _is_float(source.results[0].type):
@@ -109,7 +109,7 @@ class EditedModule:
         return _is_single(value) or self.constant(value) is not None
 
     def keep(self, operation: Any, place: int) -> None:
-        """Puts a barrier in front of an operand of `operation`."""
+        """Put a barrier in front of an operand of `operation`."""
         with operation.location, ir.InsertionPoint(operation):
             operation.operands[place] = stablehlo.OptimizationBarrierOp([operation.operands[place]]).results[0]
         self.barriers += 1
@@ -126,26 +126,28 @@ def keep_arithmetic(module: Any) -> int:
 
 
 def _log(module: EditedModule, operation: Any) -> None:
-    """log(exp(x)) becomes x, log(pow(a, b)) b * log(a), log(rsqrt(x)) -log(x) / 2."""
+    """Keep XLA from turning log(exp(x)) into x, log(pow(a, b)) into b * log(a), log(rsqrt(x)) into -log(x) / 2."""
     names = ("power", "rsqrt", "exponential") if _CANCELS else ("power", "rsqrt")
     if module.comes_of(operation.operands[0], *names):
         module.keep(operation, 0)
 
 
 def _sqrt(module: EditedModule, operation: Any) -> None:
-    """sqrt(a * a) becomes |a|."""
+    """Keep XLA from turning sqrt(a * a) into |a|."""
     if _CANCELS and (_is_square(module, operation.operands[0]) or module.comes_of(operation.operands[0], "power")):
         module.keep(operation, 0)
 
 
 def _power(module: EditedModule, operation: Any) -> None:
-    """pow(exp(a), b) becomes exp(a * b)."""
+    """Keep XLA from turning pow(exp(a), b) into exp(a * b)."""
     if _CANCELS and module.comes_of(operation.operands[0], "exponential"):
         module.keep(operation, 0)
 
 
 def _divide(module: EditedModule, operation: Any) -> None:
-    """a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), and a divided by
+    """Keep apart what XLA joins.
+
+    a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), and a divided by
     one number is multiplied by its reciprocal, which may be 0 or inf."""
     left, right = operation.operands[0], operation.operands[1]
     if module.comes_of(left, "divide"):
@@ -164,7 +166,9 @@ def _divide(module: EditedModule, operation: Any) -> None:
 
 
 def _multiply(module: EditedModule, operation: Any) -> None:
-    """exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
+    """Keep apart what XLA joins.
+
+    exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
     infinity times 0."""
     for operand in operation.operands:
         for source in module.sources(operand):
@@ -187,7 +191,7 @@ def _choose(convert: Any) -> None:
 
 
 def _associate(module: EditedModule, operation: Any, names: tuple[str, ...]) -> None:
-    """Keeps apart two operations with a number each."""
+    """Keep apart two operations with a number each."""
     for place, other in ((0, 1), (1, 0)):
         if not module.is_uniform(operation.operands[other]):
             continue
@@ -198,7 +202,7 @@ def _associate(module: EditedModule, operation: Any, names: tuple[str, ...]) -> 
 
 
 def _add(module: EditedModule, operation: Any) -> None:
-    """x + 0 becomes x, a + c + d becomes a + (c + d), a * c + b * c becomes (a + b) * c."""
+    """Keep XLA from turning x + 0 into x, a + c + d into a + (c + d), a * c + b * c into (a + b) * c."""
     is_sum = operation.name == "stablehlo.add"
     for place in (0, 1) if is_sum else (1,):
         number = module.constant(operation.operands[place])
@@ -219,21 +223,21 @@ def _add(module: EditedModule, operation: Any) -> None:
 
 
 def _unsigned_zeros(value: Any) -> Any:
-    """`value` with 0 for -0, as a choice: where XLA leaves a sum with 0, LLVM takes it out of some kernels."""
+    """Return `value` with 0 for -0, as a choice: where XLA leaves a sum with 0, LLVM takes it out of some kernels."""
     zero = filled(value.type, 0.0)
     is_zero = stablehlo.CompareOp(value, zero, stablehlo.ComparisonDirectionAttr.get("EQ"))
     return stablehlo.SelectOp(is_zero.result, zero, value)
 
 
 def filled(kind: Any, number: float) -> Any:
-    """A tensor of one number."""
+    """Return a tensor of one number."""
     kind = ir.RankedTensorType(kind)
     attribute = ir.FloatAttr.get(kind.element_type, number)
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, attribute)).result
 
 
 def _compare(module: EditedModule, operation: Any) -> None:
-    """|x| >= 0 becomes true, also of NaN."""
+    """Keep XLA from turning |x| >= 0 into true: it is false for NaN."""
     direction = str(operation.attributes["comparison_direction"])
     for place, name in ((0, "GE"), (1, "LE")):
         if f" {name}>" in direction and module.comes_of(operation.operands[place], *_NOT_NEGATIVE):
@@ -243,7 +247,9 @@ def _compare(module: EditedModule, operation: Any) -> None:
 
 
 def _reduce(module: EditedModule, operation: Any) -> None:
-    """The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
+    """Keep apart what XLA joins.
+
+    The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
     order, and that of one element the element."""
     bodies = [each.name for each in operation.regions[0].blocks[0].operations]
     if bodies != ["stablehlo.add", "stablehlo.return"]:
@@ -259,7 +265,7 @@ def _reduce(module: EditedModule, operation: Any) -> None:
 
 
 def _dot(module: EditedModule, operation: Any) -> None:
-    """A product of matrices with one term for each element becomes that term: no sum that starts with 0."""
+    """Keep a product of matrices with one term for each element from becoming that term: the sum starts with 0."""
     numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
     size = ir.RankedTensorType(operation.operands[0].type).shape
     if all(size[axis] == 1 for axis in numbers.lhs_contracting_dimensions):
@@ -322,7 +328,7 @@ def _is_inexact(kind: Any) -> bool:
 
 
 def text(attribute: Any) -> str:
-    """The name that an attribute of MLIR holds."""
+    """Return the name that an attribute of MLIR holds."""
     return str(attribute).strip('"@')
 
 

@@ -18,7 +18,7 @@ class Settings:
     jax: tuple[tuple[str, Any], ...]  # JAX's settings by name: all that change what JAX traces, and have a value
 
     def texts(self) -> dict[str, str]:
-        """Each setting by its name, in words that another process would use too."""
+        """Return each setting by its name, in words that another process would use too."""
         ours = {"dtypes": self.dtypes, "precision": self.precision, "options": self.options}
         return ours | {name: str(value) for name, value in self.jax}
 
@@ -30,7 +30,7 @@ _latest: tuple[tuple[Any, ...], Settings | None] = ((), None)
 
 
 def now() -> Settings:
-    """The settings in force in this thread."""
+    """Return the settings in force in this thread."""
     global _latest
     narrows = config.is_set(config.USE_BF16) or config.is_set(config.DOWNCAST_BF16)
     read = (

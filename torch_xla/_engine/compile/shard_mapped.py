@@ -37,7 +37,7 @@ def of_each(
     given: Sequence[jax.ShapeDtypeStruct],
     target: Target,
 ) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
-    """`function`, which takes and gives arrays of one process, as one of all, and what that takes.
+    """Return `function`, which takes and gives arrays of one process, as one of all, and what that takes.
 
     Behind what the processes take it takes which process each is.
     """

@@ -15,7 +15,7 @@ _NAME = re.compile(r"(\w+)(?:\s+as\s+\w+)?\s*(?:,|$)", re.MULTILINE)
 
 @functools.cache
 def digest() -> str:
-    """A hash of `found()`: names and contents."""
+    """Return a hash of `found()`: names and contents."""
     whole = hashlib.sha256()
     for path in found():
         whole.update(f"{path.relative_to(_ENGINE)}\n".encode())
@@ -25,7 +25,8 @@ def digest() -> str:
 
 @functools.cache
 def found() -> tuple[Path, ...]:
-    """The rooms that lower and compile, all that they import, and every other file that imports a part of lowering.
+    """Return the rooms that lower and compile, all that they import, and every other file that imports a part of
+    lowering.
 
     The last have rules of their own, or make operations whose meaning is theirs.
     """
@@ -41,7 +42,7 @@ def found() -> tuple[Path, ...]:
 
 
 def imported(path: Path) -> Iterator[Path]:
-    """The files of the engine that a file of it imports by a relative import."""
+    """Yield the files of the engine that a file of it imports by a relative import."""
     for dots, module, several, one in _IMPORT.findall(path.read_text()):
         place = path.parents[len(dots) - 1].joinpath(*module.split(".")) if module else path.parents[len(dots) - 1]
         if not place.is_relative_to(_ENGINE):

@@ -25,20 +25,20 @@ class Origins:
     scopes: Sequence[Scope] = ()
 
     def of(self, graph: Graph, index: int) -> AbstractContextManager[None]:
-        """A block in which what JAX traces belongs to operation number `index` of `graph`."""
+        """Return a block in which what JAX traces belongs to operation number `index` of `graph`."""
         scope = self.scopes[index] if self.scopes else ()
         line = self.lines[index] if self.lines else None
         return private.located(line, (*scope, name_of(graph.operations[index])))
 
     def told(self, graph: Graph, index: int) -> str:
-        """Operation number `index` of `graph` and where it was recorded, for an error."""
+        """Describe operation number `index` of `graph` and where it was recorded, for an error."""
         operation = graph.operations[index]
         given = ", ".join(map(shape, operation.plan.operands))
         line = self.lines[index] if self.lines else None
         return f"{name_of(operation)} of ({given})" + (f", recorded by {text(line)}" if line else "")
 
     def part(self, operations: Sequence[int]) -> "Origins":
-        """Those of a graph that is made of some of the operations."""
+        """Return those of a graph that is made of some of the operations."""
         lines = [self.lines[index] for index in operations] if self.lines else ()
         return Origins(lines, [self.scopes[index] for index in operations] if self.scopes else ())
 

@@ -16,7 +16,7 @@ def compiled(
     replay: bool | None,
     options: Mapping[str, Option] | None = None,
 ) -> Any:
-    """`function` in a region of these rules; without a function, what takes one, or a `with` block."""
+    """Return `function` in a region of these rules; without a function, what takes one, or a `with` block."""
     if replay and options:
         raise ValueError(
             "torch_xla.compile(): replay=True with custom_compile_options: a replay runs the program it has found. Set "
@@ -31,7 +31,7 @@ class Replayer(Region):
     """A decorator. A `with` block cannot be replayed: Python would run it."""
 
     def __call__(self, function: Callable[..., Any]) -> Replayed:
-        """`function`, replayed."""
+        """Return `function`, replayed."""
         return Replayed(function, self)
 
     def __enter__(self) -> Region:
@@ -42,5 +42,5 @@ class Decider(Region):
     """A `with` block, or a decorator of a function that is replayed once it has done the same for a while."""
 
     def __call__(self, function: Callable[..., Any]) -> ReplayedByItself:
-        """`function`, recorded and later replayed."""
+        """Return `function`, recorded and later replayed."""
         return ReplayedByItself(function, self)

@@ -45,7 +45,7 @@ def switch(on: bool) -> None:
 
 @contextmanager
 def switched(on: bool) -> Iterator[None]:
-    """A `with` block in which eager mode is on, or off."""
+    """Switch eager mode on, or off, within a `with` block."""
     try:
         with recording_kernel.as_now():
             switch(on)
@@ -189,7 +189,7 @@ def _record(
 
 
 def _around(plan: Plan, tape: Tape) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The numbers on the tape before and after those of `plan`."""
+    """Return the numbers on the tape before and after those of `plan`."""
     first = 0
     for entry in tape.code:
         if entry is plan:

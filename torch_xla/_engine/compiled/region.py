@@ -54,7 +54,7 @@ class _Entered:
         self._undo: list[Callable[[], object]] = []  # each may be called again
 
     def begin(self) -> None:
-        """Ends the step before, and makes what the region asks for hold."""
+        """End the step before, and apply the region's rules."""
         end_of_step.end_step(reset_scope=False)
         if self.region.options:
             before = compiler_options.chosen()
@@ -76,7 +76,7 @@ class _Entered:
         _inside.outermost = None
 
     def allow(self) -> None:
-        """Lets values be read again."""
+        """Let values be read again."""
         self._device = None
         events.unguard(self._refuse)
 
@@ -133,7 +133,7 @@ class Region:
                 self.leave(kind is None)
 
     def enter(self, frame: FrameType | None) -> bool:
-        """Begins a region that is over at the latest when `frame` is; False if there is one around it."""
+        """Begin a region that ends with `frame` at the latest; return false if there is one around it."""
         if is_inside():
             return False
         entered = _inside.outermost = _Entered(self, frame)
@@ -145,7 +145,7 @@ class Region:
         return True
 
     def leave(self, succeeded: bool) -> None:
-        """Ends what `enter` has begun."""
+        """End what `enter` has begun."""
         entered = _inside.outermost
         try:
             if succeeded:
@@ -159,7 +159,7 @@ class Region:
         return _Call(self, frame)
 
     def end(self) -> None:
-        """Starts what the region has recorded."""
+        """Start what the region has recorded."""
         if _inside.outermost is not None:
             _inside.outermost.allow()
         device = devices.device_at(devices.current_index())

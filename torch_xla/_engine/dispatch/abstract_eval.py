@@ -38,7 +38,7 @@ class Inferred:
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same size, stride and dtype without memory."""
+    """Return a tensor of the same size, stride and dtype without memory."""
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     if tensor.dtype.is_complex and tensor.is_conj():
         meta = torch._conj(meta)
@@ -102,7 +102,7 @@ def _is_ordered_by_operands(operator: Operator) -> bool:
 
 
 def _ordered_by(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor:
-    """The result of an operator on each element, in the order that PyTorch's devices give it.
+    """Return the result of an operator on each element, in the order that PyTorch's devices give it.
 
     PyTorch's meta kernels widen narrow floats first, and so forget the order of operands that were expanded.
     """

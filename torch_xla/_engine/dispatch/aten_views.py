@@ -24,7 +24,7 @@ NAMES = (
 
 
 def view_kernel(name: str) -> Any:
-    """A kernel that makes the view by PyTorch's Meta kernel."""
+    """Return a kernel that makes the view by PyTorch's Meta kernel."""
     redispatch = redispatch_of(resolve(name))
 
     def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -41,7 +41,7 @@ _as_strided = redispatch_of(torch.ops.aten.as_strided.default)
 def as_strided(
     self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> torch.Tensor:
-    """`torch.as_strided`: any geometry that stays inside the storage."""
+    """Implement `torch.as_strided`: any geometry that stays inside the storage."""
     last = int(self.storage_offset()) if storage_offset is None else storage_offset
     if last < 0 or len(size) != len(stride) or (stride and min(stride) < 0):
         _refuse_geometry(len(size), stride, last)
@@ -66,7 +66,7 @@ def _refuse_geometry(dims: int, stride: list[int], offset: int) -> None:
 def as_strided_(
     self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> torch.Tensor:
-    """`Tensor.as_strided_`, in which `transpose_`, `unsqueeze_` and their like end."""
+    """Implement `Tensor.as_strided_`, in which `transpose_`, `unsqueeze_` and their like end."""
     offset = int(self.storage_offset()) if storage_offset is None else storage_offset
     as_strided(self, size, stride, offset)
     # The Meta kernel of `as_strided_` would look at the size of the storage, which PyTorch believes to be empty.
@@ -74,7 +74,7 @@ def as_strided_(
 
 
 def neg_view(self: torch.Tensor) -> torch.Tensor:
-    """`torch._neg_view`. A tensor that shows all of a real storage must not look like the storage itself."""
+    """Implement `torch._neg_view`. A tensor that shows all of a real storage must not look like the storage itself."""
     value = value_of(self)
     if not value.spec.is_complex and shows_all(self, value.spec):
         flat = wrap(value).as_strided((1, value.spec.numel, 1), (value.spec.numel, 1, 1), 0).clone()

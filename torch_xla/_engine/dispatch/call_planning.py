@@ -82,7 +82,7 @@ def _plan_of(entry: Entry) -> Plan | dict[tuple[Any, ...], Entry] | None:
 
 
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
-    """The entry of a call seen for the first time. Raises what the CPU raises if the arguments are wrong."""
+    """Return the entry of a call seen for the first time. Raises what the CPU raises if the arguments are wrong."""
     if operator.form is Form.INPLACE:
         cpu_errors.refuse_overlapping_target(operator, args, kwargs)
     platform.prepare_host()  # JAX starts a thread when it traces for the first time
@@ -208,7 +208,7 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The positional arguments but the generator: it gives a call its key, and no rule takes it."""
+    """Return the positional arguments but the generator: it gives a call its key, and no rule takes it."""
     names = [a.name for a in schema_of(operator.overload).arguments]
     return tuple(argument for name, argument in zip(names, args, strict=False) if name != "generator")
 
@@ -216,7 +216,7 @@ def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, 
 def settle(
     entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call
 ) -> tuple[Entry, Call]:
-    """The entry and the call once the numbers themselves were looked at."""
+    """Return the entry and the call once the numbers themselves were looked at."""
     if entry.variants is not None:
         entry, call = _variant(entry.variants, operator, args, kwargs, call), (call[0], call[1], [])
     if entry.limits is not None:
@@ -231,7 +231,7 @@ def _variant(
     kwargs: dict[str, Any],
     call: Call,
 ) -> Entry:
-    """The entry for these very numbers, which become part of the plan."""
+    """Return the entry for these very numbers, which become part of the plan."""
     numbers = tuple(call[2])
     found = variants.get(numbers)
     if found is None:
@@ -320,7 +320,7 @@ def _without_unwanted(inferred: abstract_eval.Inferred, shapes: Any) -> abstract
 
 
 def _from_shapes(result: Any) -> abstract_eval.Inferred:
-    """Sizes and dtypes as the rule gives them, for the few operators PyTorch has no meta kernel of."""
+    """Return sizes and dtypes as the rule gives them, for the few operators PyTorch has no meta kernel of."""
     nested = isinstance(result, (list, tuple))
     parts = result if nested else (result,)
     outputs: list[Spec] = []
@@ -343,5 +343,5 @@ _TYPE_NAMES = {
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """The name PyTorch's C++ messages use, such as "Float"."""
+    """Return the name PyTorch's C++ messages use, such as "Float"."""
     return _TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))

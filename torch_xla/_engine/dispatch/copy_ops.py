@@ -18,14 +18,16 @@ _LISTS = ("_foreach_copy", "_foreach_copy_")
 
 
 def _beside(source: Tensor, target: Tensor) -> Tensor:
-    """`source` on the device of `target`. A number on the CPU may stay there, for it becomes one of the program."""
+    """Return `source` on the device of `target`. A number on the CPU may stay there, for it becomes one of the
+    program.
+    """
     if source.device == target.device or (source.device.type == "cpu" and not source.dim()):
         return source
     return source.to(target.device)
 
 
 def of_one(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, src, …)."""
+    """Return the kernel of an operator with (self, src, …)."""
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, src: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +39,9 @@ def of_one(name: str) -> Callable[..., Any]:
 
 
 def of_lists(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, src, …), both lists: pairs may be on other devices than other pairs."""
+    """Return the kernel of an operator with (self, src, …), both lists: pairs may be on other devices than other
+    pairs.
+    """
     record = recorder(f"aten::{name}")
     writes = name.endswith("_")
 

@@ -146,7 +146,7 @@ def _version_of(tensor: torch.Tensor) -> int:
 
 
 def _tensors_at(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Those of an argument, which may be a list."""
+    """Return those of an argument, which may be a list."""
     found = args[where] if isinstance(where, int) else kwargs.get(where)
     return [t for t in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(t, torch.Tensor)]
 

@@ -50,7 +50,7 @@ def empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    """`torch.empty`: described, not allocated. It becomes zeros if it is read before it is written."""
+    """Implement `torch.empty`: described, not allocated. It becomes zeros if it is read before it is written."""
     if layout is not None and layout is not torch.strided:
         raise NotImplementedError(
             f"{layout} tensors do not exist on the xla device. Keep the tensor on the CPU, or use `.to_dense()` first."
@@ -71,7 +71,9 @@ def empty_strided(
     device: Any = None,
     pin_memory: bool | None = None,
 ) -> Tensor:
-    """`torch.empty_strided`: a tensor with gaps or overlaps is a view of a flat storage that is just large enough."""
+    """Implement `torch.empty_strided`: a tensor with gaps or overlaps is a view of a flat storage that is just large
+    enough.
+    """
     if len(size) != len(stride):
         raise RuntimeError(
             f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
@@ -86,13 +88,13 @@ def empty_strided(
 
 
 def new_empty_strided(self: Tensor, size: list[int], stride: list[int], **options: Any) -> Tensor:
-    """`Tensor.new_empty_strided`: dtype and device are those of `self` if none are given."""
+    """Implement `Tensor.new_empty_strided`: dtype and device are those of `self` if none are given."""
     dtype, device = options.get("dtype"), options.get("device")
     return empty_strided(size, stride, dtype=dtype or self.dtype, device=self.device if device is None else device)
 
 
 def is_set_to(self: Tensor, tensor: Tensor) -> bool:
-    """`Tensor.is_set_to`: whether both show the same storage in the same way."""
+    """Implement `Tensor.is_set_to`: whether both show the same storage in the same way."""
     return (
         self.untyped_storage() is tensor.untyped_storage()
         and self.storage_offset() == tensor.storage_offset()
@@ -137,7 +139,7 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    """`.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
+    """Implement `.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
     if is_lazy(self):
         # The parameter of a lazy module: empty memory that keeps its shape to itself.
         with private.without_torch_function():
@@ -193,7 +195,9 @@ _record_clone = recorder("aten::clone")
 
 
 def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    """`torch.clone`: values never change, so a copy in the same order of memory is the same value on a new storage."""
+    """Implement `torch.clone`: values never change, so a copy in the same order of memory is the same value on a new
+    storage.
+    """
     value = value_of(self)
     # A buffer that code outside of the engine may write to cannot be a value, which never changes.
     if (
@@ -210,7 +214,7 @@ _WIDEST = {float: torch.float64, complex: torch.complex128}
 
 
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """`Tensor.copy_` between any two of host, this device and other ordinals."""
+    """Implement `Tensor.copy_` between any two of host, this device and other ordinals."""
     if not isinstance(src, Tensor):  # a number, which PyTorch takes for a tensor of its widest kind
         src = torch.tensor(src, dtype=_WIDEST.get(type(src)))
     if self is src or _shows_the_same(self, src):
@@ -266,26 +270,26 @@ def _check_broadcast(self: Tensor, src: Tensor) -> None:
 
 
 def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
-    """`_copy_from`: `dst.copy_(self)`, as PyTorch asks it of a backend."""
+    """Implement `_copy_from`: `dst.copy_(self)`, as PyTorch asks it of a backend."""
     return copy_(dst, self, non_blocking)
 
 
 def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
-    """`_copy_from_and_resize`: `dst` takes the size and the contents of `self`."""
+    """Implement `_copy_from_and_resize`: `dst` takes the size and the contents of `self`."""
     if dst.shape != self.shape:
         dst.resize_(self.shape)
     return copy_(dst, self)
 
 
 def equal(self: Tensor, other: Tensor) -> bool:
-    """`torch.equal`: one comparison on the device, one number back."""
+    """Implement `torch.equal`: one comparison on the device, one number back."""
     if self.shape != other.shape:
         return False
     return bool(host_copies.item(torch.eq(self, other).all(), _comparisons_read, callers=1))
 
 
 def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> Tensor:
-    """`Tensor.resize_`: keeps the storage's elements, and grows the storage if it is too small."""
+    """Implement `Tensor.resize_`: keeps the storage's elements, and grows the storage if it is too small."""
     if memory_format is None and list(self.shape) == list(size):
         return self
     target = Geometry.contiguous(tuple(size))
@@ -319,7 +323,9 @@ def _grow(tensor: Tensor, value: Value, elements: int) -> None:
 def set_storage_offset(
     self: Tensor, source: Any, storage_offset: int, size: list[int], stride: list[int] | None = None
 ) -> Tensor:
-    """`Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`, which grows if it is small."""
+    """Implement `Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`, which grows if it is
+    small.
+    """
     stride = stride or list(contiguous_stride(tuple(size)))
     if len(stride) == len(size) and getattr(source, "value", None) is not None:
         needed = Geometry(tuple(size), tuple(stride), storage_offset).extent * self.element_size()
@@ -329,12 +335,12 @@ def set_storage_offset(
 
 
 def set_storage(self: Tensor, source: Any) -> Tensor:
-    """`Tensor.set_(storage)`: `self` shows the whole of `source`."""
+    """Implement `Tensor.set_(storage)`: `self` shows the whole of `source`."""
     return set_storage_offset(self, source, 0, [source.nbytes() // self.element_size()], [1])
 
 
 def set_tensor(self: Tensor, source: Tensor) -> Tensor:
-    """`Tensor.set_(tensor)`: `self` shares the storage and geometry of `source`."""
+    """Implement `Tensor.set_(tensor)`: `self` shares the storage and geometry of `source`."""
     if source.device != self.device:
         raise RuntimeError(
             f'Attempted to set the storage of a tensor on device "{self.device}" to a storage on different device '
@@ -348,7 +354,7 @@ def set_tensor(self: Tensor, source: Tensor) -> Tensor:
 
 
 def set_nothing(self: Tensor) -> Tensor:
-    """`Tensor.set_()`: `self` becomes empty."""
+    """Implement `Tensor.set_()`: `self` becomes empty."""
     return set_tensor(self, torch.empty(0, dtype=self.dtype, device=self.device))
 
 

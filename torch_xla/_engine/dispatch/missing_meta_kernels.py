@@ -26,14 +26,14 @@ def _column_major(like: Tensor, *size: int) -> Tensor:
 
 
 def geqrf(self: Tensor) -> tuple[Tensor, Tensor]:
-    """Reflectors below the diagonal, R above it, and the factors of the reflectors."""
+    """Return reflectors below the diagonal, R above it, and the factors of the reflectors."""
     if self.dim() < 2:
         raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
     return _column_major(self, *self.shape), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
 
 
 def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
-    """In the memory format of the input."""
+    """Return a result in the memory format of the input."""
     result: Tensor = aten.max_unpool2d.default(self, indices, output_size)
     if self.dim() == 4 and private.suggest_memory_format(self) is torch.channels_last:
         return result.to(memory_format=torch.channels_last)
@@ -62,7 +62,7 @@ def attention_backward(
 
 
 def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
-    """`self[indices]` in the strides of the CPU, of dimensions of size 1 too."""
+    """Return `self[indices]` in the strides of the CPU, of dimensions of size 1 too."""
     result: Tensor = aten.index.Tensor(self, indices)
     if all(index is None for index in indices):
         return result
@@ -70,7 +70,7 @@ def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
 
 
 def _index_add(op: Any) -> Callable[..., Any]:
-    """Of integers the CPU cuts off a factor that is a float, which PyTorch's own kernel refuses."""
+    """Accept a float factor of integers, which the CPU cuts off and PyTorch's own kernel refuses."""
 
     def kernel(self: Tensor, *args: Any, alpha: Any = 1, **kwargs: Any) -> Tensor:
         is_whole = isinstance(alpha, float) and not (self.is_floating_point() or self.is_complex())
@@ -123,7 +123,7 @@ def _normalization(op: Any) -> Callable[..., Any]:
 
 
 def _power(op: Any) -> Callable[..., Any]:
-    """A power of truth values to a truth value is one: PyTorch's meta kernel makes whole numbers of it."""
+    """Return truth values for a power of truth values: PyTorch's meta kernel makes whole numbers of it."""
 
     def kernel(self: Any, exponent: Any) -> Any:
         bases = self if isinstance(self, list) else [self]
@@ -150,13 +150,13 @@ def _element_by_element(op: Any) -> Callable[..., Any]:
 
 
 def nansum(self: Tensor, dim: list[int] | None = None, *args: Any, **options: Any) -> Tensor:
-    """No dimensions are all of them, as in other sums."""
+    """Take no dimensions as all of them, as other sums do."""
     result: Tensor = aten.nansum.default(self, dim or None, *args, **options)
     return result
 
 
 def _of_any_number_of_images(op: Any) -> Callable[..., Any]:
-    """PyTorch's check of sizes takes a number of elements for a truth value, and fails if there are no images."""
+    """Check sizes where PyTorch takes a number of elements for a truth value, and fails if there are no images."""
 
     def kernel(self: Tensor, *args: Any) -> Tensor:
         if self.dim() < 3 or self.shape[0]:
@@ -174,7 +174,7 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Of float32 and float16 too, as on the CPU and on CUDA. Rows are not padded to 16 bytes, which serves kernels."""
+    """Accept float32 and float16 too, as the CPU and CUDA do. Rows are not padded to 16 bytes, which serves kernels."""
     dtype, operands = self.dtype, [self, mat2]
     if dtype in (torch.float32, torch.float16) and mat2.dtype is dtype and out_dtype in (None, dtype):
         # PyTorch's kernel knows bfloat16 alone: it is shown such tensors, whose strides have as many bytes.
@@ -201,13 +201,13 @@ def scaled_grouped_mm_v2(
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """With a scale for each row, as the operator of the name without a version, which PyTorch describes."""
+    """Accept a scale for each row, as the operator of the name without a version, which PyTorch describes."""
     result: Tensor = aten._scaled_grouped_mm(self, mat2, scale_a[0], scale_b[0], offs, bias, None, out_dtype)
     return result
 
 
 def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
-    """Of integers too, as on CUDA."""
+    """Accept integers too, as CUDA does."""
     is_whole = self.dtype is not torch.bool and not self.dtype.is_floating_point and not self.dtype.is_complex
     shown = torch.empty_like(self, dtype=torch.float32) if is_whole else self
     return aten.histc.default(shown, bins, min, max).to(self.dtype)
@@ -223,7 +223,7 @@ def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
 
 
 def _of_bytes(op: Any) -> Callable[..., Any]:
-    """The CPU takes bytes for the numbers of classes, too."""
+    """Accept bytes for the numbers of classes, too, as the CPU does."""
 
     def kernel(*args: Any) -> Any:
         return op(*[a.long() if isinstance(a, Tensor) and a.dtype is torch.uint8 else a for a in args])

@@ -69,7 +69,7 @@ class Operator:
 
 
 def form_of(op: OpOverload) -> Form:
-    """The form of an overload."""
+    """Return the form of an overload."""
     written = [a for a in schema_of(op).arguments if a.alias_info and a.alias_info.is_write]
     if any(a.is_out for a in written):
         return Form.OUT
@@ -79,7 +79,7 @@ def form_of(op: OpOverload) -> Form:
 
 
 def resolve(name: str) -> OpOverload:
-    """The overload called `name`, such as "aten::add.Tensor" or "aten::relu"."""
+    """Return the overload called `name`, such as "aten::add.Tensor" or "aten::relu"."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
@@ -88,7 +88,7 @@ def resolve(name: str) -> OpOverload:
 
 @functools.cache
 def operator_of(name: str) -> Operator:
-    """The operator called `name`."""
+    """Return the operator called `name`."""
     op = resolve(name)
     form = form_of(op)
     arguments = schema_of(op).arguments
@@ -170,7 +170,7 @@ def _functional_sibling(op: OpOverload, form: Form) -> OpOverload | None:
 
 
 def read_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> list[Any]:
-    """The operands of the tensors that a call writes to, in the order of its results."""
+    """Return the operands of the tensors that a call writes to, in the order of its results."""
     if operator.written == (0,):  # almost every call
         return operands[:1] if isinstance(args[0], torch.Tensor) else operands[: len(args[0])]
     found: dict[int | str, list[Any]] = {}
@@ -185,7 +185,7 @@ def read_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], o
 
 
 def written_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a call writes to, in the order of its results."""
+    """Return the tensors that a call writes to, in the order of its results."""
     targets: list[torch.Tensor] = []
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)

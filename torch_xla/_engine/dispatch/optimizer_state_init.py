@@ -69,7 +69,7 @@ _full_like = recorder("aten::full_like")
 
 
 def with_first_momentum(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`SGD._init_group`, which gives parameters on `xla` the momentum that later steps find: -0.0.
+    """Implement `SGD._init_group`, which gives parameters on `xla` the momentum that later steps find: -0.0.
 
     PyTorch copies the first gradient, where later steps compute `momentum * buffer + gradient`. Of -0.0 both are
     the same to the last bit, and the first step is the program of all. With dampening they are not, and what is

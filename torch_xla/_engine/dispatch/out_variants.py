@@ -92,7 +92,7 @@ def _fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
 
 
 def _showing(storage: Any, out: Tensor) -> Tensor:
-    """A tensor that shows `storage` as `out` shows its own."""
+    """Return a tensor that shows `storage` as `out` shows its own."""
     shown = torch.empty(0, dtype=out.dtype, device=out.device)
     shown.set_(storage, out.storage_offset(), out.shape, out.stride())
     if out.dtype.is_complex and out.is_conj():

@@ -16,7 +16,9 @@ _pad = recorder("aten::constant_pad_nd")
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """`torch.cat`. One element behind each row of integers, again and again, needs no program of its own each time."""
+    """Implement `torch.cat`. One element behind each row of integers, again and again, needs no program of its own each
+    time.
+    """
     if len(tensors) == 2 and (longer := _appended(tensors[0], tensors[1], dim)) is not None:
         return longer
     return _cat(tensors, dim)  # type: ignore[no-any-return]
@@ -44,7 +46,7 @@ def _appended(first: Tensor, last: Tensor, dim: int) -> Tensor | None:
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Rooms to attend to instead of growing keys and values, and the mask of the places that count.
+    """Return padded memory to attend to instead of growing keys and values, and the mask of the places that count.
 
     Nothing for others, and where a gradient may be asked for.
     """
@@ -63,7 +65,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
 
 
 def constant_pad_nd(self: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
-    """`torch.constant_pad_nd`, which `nn.functional.pad` calls."""
+    """Implement `torch.constant_pad_nd`, which `nn.functional.pad` calls."""
     if self.device.type == "xla" and len(pad) == 2 and pad[0] == 0 and pad[1] > 0 and self.shape:
         grown = value_of(self)
         if (
@@ -84,7 +86,7 @@ def _can_be(value: Any, dtype: torch.dtype) -> bool:
 
 
 def _looking_at_no_element(name: str) -> Kernel:
-    """The kernel of an operator that asks its operand for no more than dtype and device."""
+    """Return the kernel of an operator that asks its operand for no more than dtype and device."""
     make = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,9 @@ def stride_of_result(size: tuple[int, ...], operands: Sequence[Tensor]) -> tuple
 
 
 def _order(size: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> list[int]:
-    """The dimensions, innermost in memory first: sorted by insertion, since not every two of them can be compared."""
+    """Return the dimensions, innermost in memory first: sorted by insertion, since not every two of them can be
+    compared.
+    """
     order = list(reversed(range(len(size))))
     for start in range(1, len(order)):
         place = start
@@ -55,7 +57,7 @@ def _compare(a: int, b: int, size: tuple[int, ...], strides: Sequence[tuple[int,
 
 
 def stride_of_indexed(source: Tensor, indices: Sequence[Tensor | None], size: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of `source[indices]`, which has the size `size`; no index is a mask."""
+    """Return the strides of `source[indices]`, which has the size `size`; no index is a mask."""
     given = iter(torch.broadcast_tensors(*(index for index in indices if index is not None)))
     rest = [None] * (source.dim() - len(indices))
     spread = [None if index is None else next(given) for index in (*indices, *rest)]

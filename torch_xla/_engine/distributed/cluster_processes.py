@@ -69,7 +69,9 @@ def join(store: Any, rank: int, size: int) -> None:
 
 
 def _hosts(store: Any, rank: int, size: int) -> list[str]:
-    """The machine of each process. Raises `PeerError` that names those who do not come, or think of another number."""
+    """Return the machine of each process. Raises `PeerError` that names those who do not come, or think of another
+    number.
+    """
     seconds = config.distributed_start_seconds()
     end, found = time.monotonic() + seconds, []
     for index in range(size):

@@ -42,7 +42,7 @@ def check_ordinals(name: str, ordinals: Iterable[int]) -> None:
 
 
 def check_dim(name: str, tensor: torch.Tensor, dim: int) -> int:
-    """`dim` counted from the front; refuses one the tensor does not have."""
+    """Return `dim` counted from the front; refuses one the tensor does not have."""
     rank = tensor.dim()
     if not rank:
         raise IndexError(f"{name}(): dimension specified as {dim} but tensor has no dimensions")
@@ -59,7 +59,7 @@ def check_group_size(name: str, what: str, given: int, size: int) -> None:
 
 
 def scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
-    """`tensor` times `scale`, in the dtype of `tensor`."""
+    """Return `tensor` times `scale`, in the dtype of `tensor`."""
     return tensor if scale == 1.0 else (tensor * scale).to(tensor.dtype)
 
 
@@ -95,7 +95,7 @@ AVERAGED = "_torch_xla_is_averaged"
 
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients that an optimizer's parameters have; what is written to them, the parameters see.
+    """Return the gradients that an optimizer's parameters have; what is written to them, the parameters see.
 
     Those that the replicas have averaged already, each its part, are left out.
     """

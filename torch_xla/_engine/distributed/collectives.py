@@ -31,7 +31,7 @@ table_of_plans(_plans)
 
 
 def groups_of(groups: Sequence[Sequence[int]] | None) -> Groups:
-    """The groups as part of a plan; empty for one group of all, in order."""
+    """Return the groups as part of a plan; empty for one group of all, in order."""
     found = tuple(tuple(group) for group in groups or ())
     return () if found == (tuple(range(identity.process_count())),) else found
 
@@ -46,12 +46,12 @@ def group_with(members: Sequence[int]) -> Groups:
 
 
 def pair(first: int, second: int) -> Groups:
-    """Groups in which these two exchange, the first at place 0."""
+    """Return groups in which these two exchange, the first at place 0."""
     return group_with([first, second])
 
 
 def place_in(groups: Groups) -> int:
-    """The place of this process in its group."""
+    """Return the place of this process in its group."""
     own = identity.process_index()
     return next((group.index(own) for group in groups if own in group), own)
 
@@ -63,19 +63,19 @@ def size_of(groups: Groups) -> int:
 
 
 def all_reduce(tensors: Sequence[torch.Tensor], reduction: str, groups: Groups) -> list[torch.Tensor]:
-    """New tensors: each reduced over the processes of a group."""
+    """Return new tensors: each reduced over the processes of a group."""
     return _record(exchange.ALL_REDUCE, tensors, (reduction, groups), groups, [t.shape for t in tensors])
 
 
 def all_gather(tensors: Sequence[torch.Tensor], dim: int, groups: Groups) -> list[torch.Tensor]:
-    """New tensors: each with those of the other processes of a group along `dim`."""
+    """Return new tensors: each with those of the other processes of a group along `dim`."""
     size = size_of(groups)
     sizes = [_with(tensor, dim, tensor.shape[dim] * size) for tensor in tensors]
     return _record(exchange.ALL_GATHER, tensors, (dim, size, groups), groups, sizes)
 
 
 def reduce_scatter(tensors: Sequence[torch.Tensor], reduction: str, dim: int, groups: Groups) -> list[torch.Tensor]:
-    """New tensors: of each, reduced over a group, the part along `dim` of this process."""
+    """Return new tensors: of each, reduced over a group, the part along `dim` of this process."""
     size = size_of(groups)
     for tensor in tensors:
         _check_divides("reduce_scatter", tensor, dim, size)
@@ -84,7 +84,7 @@ def reduce_scatter(tensors: Sequence[torch.Tensor], reduction: str, dim: int, gr
 
 
 def all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: Groups) -> torch.Tensor:
-    """A new tensor: part i along `split` of each process of a group goes to process i, along `concat`."""
+    """Return a new tensor: part i along `split` of each process of a group goes to process i, along `concat`."""
     size = size_of(groups)
     _check_divides("all_to_all", tensor, split, size)
     sizes = list(_with(tensor, split, tensor.shape[split] // size))
@@ -93,13 +93,13 @@ def all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: Groups) ->
 
 
 def permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """A new tensor: what the process sends that has this one as its target, or zeros."""
+    """Return a new tensor: what the process sends that has this one as its target, or zeros."""
     arguments = (tuple((int(source), int(target)) for source, target in pairs),)
     return _record(exchange.PERMUTE, [tensor], arguments, (), [tensor.shape], is_list=False)[0]
 
 
 def broadcast(tensors: Sequence[torch.Tensor], root: int, groups: Groups, tag: int = 0) -> list[torch.Tensor]:
-    """New tensors: those of the process at place `root` of each group, if all think of the same `tag`."""
+    """Return new tensors: those of the process at place `root` of each group, if all think of the same `tag`."""
     arguments = (root, groups, tag) if tag else (root, groups)
     return _record(exchange.BROADCAST, tensors, arguments, groups, [t.shape for t in tensors])
 

@@ -64,7 +64,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
         return note
 
     def prepare_for_backward(self, outputs: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        """The next backward pass reduces."""
+        """Let the next backward pass reduce."""
         if not self._watches:
             super().prepare_for_backward(outputs)
             return
@@ -74,7 +74,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
                 output.register_hook(lambda gradient: self._queue())
 
     def _delay_all_reduce(self) -> None:
-        """Everything is reduced at the end anyway."""
+        """Do nothing: everything is reduced at the end anyway."""
 
     def _queue(self) -> None:
         if self._is_armed and not self._is_queued:
@@ -126,7 +126,7 @@ def install() -> None:
 
 
 def _check_hook(reducer: Any) -> Any:
-    """The group of a reducer that is ours, and None of others."""
+    """Return the group of a reducer that is ours, and None of others."""
     if not isinstance(reducer, UsedParameters):
         return None
     if reducer._watches:

@@ -17,7 +17,7 @@ class Reduced(torch.autograd.Function):
     def forward(
         ctx: Any, value: torch.Tensor, reduction: str, scale: float, groups: collectives.Groups
     ) -> torch.Tensor:
-        """A new tensor."""
+        """Return a new tensor."""
         ctx.reduction, ctx.scale, ctx.groups = reduction, scale, groups
         (result,) = collectives.all_reduce([value], reduction, groups)
         if reduction in ("min", "max"):
@@ -26,7 +26,7 @@ class Reduced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of the value."""
+        """Return the gradient of the value."""
         if ctx.reduction not in ("sum", "min", "max"):
             raise NotImplementedError(f"all_reduce({ctx.reduction!r}): gradients flow through sum, min and max only")
         (total,) = collectives.all_reduce([grads[0]], "sum", ctx.groups)
@@ -45,13 +45,13 @@ class Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, dim: int, place: int, groups: collectives.Groups) -> torch.Tensor:
-        """A new tensor."""
+        """Return a new tensor."""
         ctx.dim, ctx.place, ctx.size = dim, place, value.size(dim)
         return collectives.all_gather([value], dim, groups)[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of the value."""
+        """Return the gradient of the value."""
         return grads[0].narrow(ctx.dim, ctx.place * ctx.size, ctx.size), None, None, None
 
 
@@ -60,13 +60,13 @@ class Permuted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, pairs: list[tuple[int, int]]) -> torch.Tensor:
-        """A new tensor."""
+        """Return a new tensor."""
         ctx.pairs = [(target, source) for source, target in pairs]
         return collectives.permute(value, pairs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of the value."""
+        """Return the gradient of the value."""
         return collectives.permute(grads[0], ctx.pairs), None
 
 
@@ -75,13 +75,13 @@ class Exchanged(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, split: int, concat: int, groups: collectives.Groups) -> torch.Tensor:
-        """A new tensor."""
+        """Return a new tensor."""
         ctx.split, ctx.concat, ctx.groups = split, concat, groups
         return collectives.all_to_all(value, split, concat, groups)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of the value."""
+        """Return the gradient of the value."""
         return collectives.all_to_all(grads[0], ctx.concat, ctx.split, ctx.groups), None, None, None
 
 
@@ -90,11 +90,11 @@ class Scattered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, dim: int, groups: collectives.Groups) -> torch.Tensor:
-        """A new tensor."""
+        """Return a new tensor."""
         ctx.dim, ctx.groups = dim, groups
         return collectives.reduce_scatter([value], "sum", dim, groups)[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of the value."""
+        """Return the gradient of the value."""
         return collectives.all_gather([grads[0]], ctx.dim, ctx.groups)[0], None, None

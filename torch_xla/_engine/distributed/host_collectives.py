@@ -60,7 +60,7 @@ class HostGroup:
         return all(t.device.type == "cpu" and t.dtype in _DTYPES for t in tensors)
 
     def connection(self) -> Any:
-        """PyTorch's group; all processes come here with their first tensors in the host's memory."""
+        """Return PyTorch's group; all processes come here with their first tensors in the host's memory."""
         _start_exchanges()
         with self._lock:
             if self._made is None:
@@ -117,7 +117,7 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
 
 
 def or_here(method: Method) -> Method:
-    """A collective of a group whose `host` carries it where its tensors are in the host's memory."""
+    """Return a collective of a group whose `host` carries it where its tensors are in the host's memory."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

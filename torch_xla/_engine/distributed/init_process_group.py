@@ -68,10 +68,10 @@ def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, in
 
 
 def distribute_tensor(tensor: Any, mesh: Any, placements: Any) -> Any:
-    """A `DTensor` over the processes of a mesh of `xla` devices."""
+    """Return a `DTensor` over the processes of a mesh of `xla` devices."""
     return torch_distributed.distributed("distribute_tensor", tensor, mesh, placements)
 
 
 def distribute_module(module: Any, mesh: Any, partition_fn: Any, input_fn: Any, output_fn: Any) -> Any:
-    """The module with its parameters distributed over the processes of a mesh of `xla` devices."""
+    """Return the module with its parameters distributed over the processes of a mesh of `xla` devices."""
     return torch_distributed.distributed("distribute_module", module, mesh, partition_fn, input_fn, output_fn)

@@ -61,15 +61,15 @@ class Later(torch_distributed.Work):  # type: ignore[misc]
     is_completed = is_success = synchronize = wait
 
     def exception(self) -> None:
-        """There is none: the step's program raises it."""
+        """Return nothing: the step's program raises it."""
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that are sent, or were received."""
+        """Return the tensors that are sent, or were received."""
         self.wait()
         return list(self._message.tensors)
 
     def get_future(self) -> Any:
-        """A future that has its result."""
+        """Return a future that has its result."""
         return torch_distributed.done(self.result()).get_future()
 
 
@@ -85,7 +85,7 @@ def exchanged(tensors: Tensors, sender: int, receiver: int, tag: int) -> Any:
 
 @contextmanager
 def batch() -> Iterator[None]:
-    """At the end of this block its messages are recorded, and start as a whole."""
+    """Record the messages of a `with` block at its end, and start them as a whole."""
     _waiting.batches += 1
     try:
         yield
@@ -115,7 +115,7 @@ def _exchange(message: Message) -> None:
 
 
 def there(tensors: Tensors) -> list[torch.Tensor]:
-    """`tensors` on the device: the host carries those of some dtypes alone."""
+    """Return `tensors` on the device: the host carries those of some dtypes alone."""
     return [tensor if tensor.device.type == "xla" else tensor.to("xla") for tensor in tensors]
 
 

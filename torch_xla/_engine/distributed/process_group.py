@@ -60,7 +60,7 @@ class XlaGroup(ProcessGroup):
         self._name = name
 
     def getBackendName(self) -> str:
-        """The name of the backend."""
+        """Return the name of the backend."""
         return "xla"
 
     @property
@@ -156,7 +156,7 @@ class XlaGroup(ProcessGroup):
         return done(list(outputs))
 
     def reduce_scatter_coalesced(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
-        """Does what `reduce_scatter` does; where all processes bring equal sizes, in one collective."""
+        """Do as `reduce_scatter`; where all processes bring equal sizes, in one collective."""
         return self.reduce_scatter(outputs, inputs, opts)
 
     @or_here

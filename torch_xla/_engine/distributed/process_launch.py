@@ -92,7 +92,7 @@ class Context(ProcessContext):
             raise
 
     def _raised(self) -> dict[int, str]:
-        """The traceback of each process that raised something."""
+        """Return the traceback of each process that raised something."""
         found = {}
         for index, path in enumerate(self.error_files):
             if os.path.exists(path):

@@ -36,7 +36,7 @@ class QueueBase(ABC):
         return self._maxsize
 
     def close_write(self) -> None:
-        """Nothing more comes: `put` raises from now on, `get` gives `None` once nothing is left."""
+        """End the queue: `put` raises from now on, `get` gives `None` once nothing is left."""
         with self._lock:
             self._written = True
             self._notify_all()
@@ -77,7 +77,7 @@ class Queue(QueueBase):
             self._came.notify()
 
     def get(self) -> Any:
-        """The oldest item; waits while there is none. `None` once the queue is closed and nothing is left."""
+        """Return the oldest item; waits while there is none. `None` once the queue is closed and nothing is left."""
         with self._lock:
             self._came.wait_for(lambda: self._items or self._written)
             if not self._items:

@@ -63,7 +63,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
-    """`upload_batch`, with each tensor that the sharding fits brought from the host straight to its parts.
+    """Upload a batch; each tensor that the sharding fits goes from the host straight to its parts.
 
     `sharding` is one for all tensors, or a structure of them for the parts of the batch: by name, or by place.
     """
@@ -132,7 +132,7 @@ class PerDeviceQueue:
         self.turn = lock()
 
     def fresh(self) -> "PerDeviceQueue":
-        """An open one of the same sizes."""
+        """Return an open one of the same sizes."""
         return PerDeviceQueue(self.device, self.loader_queue.max_size(), self.queue.max_size())
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Pipeline:
         return made
 
     def next_batch(self, device: Device) -> Any:
-        """The next batch of `device`; waits for it. Raises `Exhausted` after the last one."""
+        """Return the next batch of `device`; waits for it. Raises `Exhausted` after the last one."""
         if self.place.why_over:
             raise RuntimeError(self.place.why_over)
         queue = self._queues.get(device.index)
@@ -273,7 +273,7 @@ class InTurn:
         self.place = ReadAhead(loader, self._batches)
 
     def next_batch(self, device: Device) -> Any:
-        """The next batch of `device`. Raises `Exhausted` after the last one."""
+        """Return the next batch of `device`. Raises `Exhausted` after the last one."""
         if device is not self._device:
             raise ValueError(f"{device} is not a device of this loader; it loads for {self._device}")
         if self._batches is None:

@@ -86,11 +86,11 @@ class ReadAhead:
             return _Answer(None, told)
 
     def ends_by(self, set_back: Callable[[], None]) -> None:
-        """`set_back` ends the reading before a state is set."""
+        """Call `set_back` before a state is set, which ends the reading."""
         self._set_back = WeakMethod(set_back)
 
     def state(self, name: str) -> Any:
-        """The state behind the last batch that was given out."""
+        """Return the state behind the last batch that was given out."""
         with self.turn:
             if not self._is_last:
                 raise RuntimeError(
@@ -102,7 +102,7 @@ class ReadAhead:
             return self.given[name].given()
 
     def set(self, name: str, state: Any) -> Any:
-        """Has the source begin from `state`. Its own iterator goes on from there; other iterations are over."""
+        """Let the source begin from `state`. Its own iterator goes on from there; other iterations are over."""
         set_back = self._set_back()
         if set_back is not None:
             set_back()

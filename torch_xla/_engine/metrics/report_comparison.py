@@ -83,7 +83,7 @@ def _with_fallbacks(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(points: Mapping[str, Sequence[float]], report: str, config: Mapping[str, str]) -> str:
-    """One line for each number of the report that its expression in `config` does not accept; else nothing."""
+    """Return one line for each number of the report that its expression in `config` does not accept; else nothing."""
     if "base_expression" not in config:
         raise ValueError(f"config has {sorted(config)}; it must have 'base_expression', such as 'v <= v_mean * 1.1'")
     current = _with_fallbacks(parse_report(report, dehumanize=True))

@@ -87,7 +87,7 @@ def line_above(calls: int) -> Line:
 
 
 def user_line() -> Line:
-    """File, line and function of the user's innermost frame."""
+    """Return file, line and function of the user's innermost frame."""
     return user_lines(1, sys._getframe(1))[0]
 
 
@@ -136,13 +136,13 @@ def _remember(frame: FrameType) -> tuple[Line]:
 
 
 def line_of(frame: FrameType) -> Line:
-    """File, line and function of a frame."""
+    """Return file, line and function of a frame."""
     code = frame.f_code
     return code.co_filename, frame.f_lineno, code.co_name
 
 
 def text(line: Line) -> str:
-    """As in "train.py:31 in step"."""
+    """Return it as in "train.py:31 in step"."""
     return f"{line[0]}:{line[1]} in {line[2]}"
 
 

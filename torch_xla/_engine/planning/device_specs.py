@@ -30,7 +30,7 @@ class DeviceSpec:
     clock: float = 0.0
 
     def rate(self, dtype: str) -> float:
-        """Floating-point operations a second for products of this dtype."""
+        """Return floating-point operations a second for products of this dtype."""
         return self.flops.get(dtype) or self.flops["f32"]
 
 

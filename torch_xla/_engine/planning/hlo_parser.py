@@ -111,7 +111,7 @@ class HloComputation:
     by_name: dict[str, Instruction] = field(default_factory=dict)
 
     def add(self, instruction: Instruction) -> None:
-        """The next instruction."""
+        """Add the next instruction."""
         self.instructions.append(instruction)
         self.by_name[instruction.name] = instruction
 
@@ -132,7 +132,7 @@ class Module:
     stored: tuple[Leaf, ...] = ()  # its inputs and results, as they are in the device's memory
 
     def executed(self) -> Iterator[tuple[HloComputation, int]]:
-        """The computations whose instructions run one by one, and how often each does."""
+        """Yield the computations whose instructions run one by one, and how often each does."""
         pending = [(self.entry, self.times)]
         while pending:
             computation, times = pending.pop()
@@ -192,7 +192,7 @@ class _Places:
         self._frames: dict[int, int] = {}
 
     def read(self, line: str) -> None:
-        """One line of the head."""
+        """Read one line of the head."""
         row = _TABLE.match(line)
         if row is None:
             self._table = line.strip() or self._table

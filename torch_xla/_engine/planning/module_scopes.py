@@ -13,7 +13,7 @@ from ..step.named_scopes import close_scope, open_scope
 
 @contextmanager
 def modules_named() -> Iterator[None]:
-    """A block in which what a module records is in a scope with the module's name in the one that calls it."""
+    """Record a module's operations in a scope with its name in the calling module, within a `with` block."""
     running: list[torch.nn.Module] = []
 
     def enter(module: torch.nn.Module, inputs: Any) -> None:

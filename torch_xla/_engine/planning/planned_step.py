@@ -91,7 +91,7 @@ def _begin(device: Device, elsewhere: tuple[Any, ...] | None) -> None:
 
 
 def _described(planner: Planner, step: Step) -> Sequence[Any]:
-    """Buffers without elements for the results of a step, which does not run."""
+    """Return buffers without elements for the results of a step, which does not run."""
     program, buffers = step.program, [value.buffer for value in step.inputs]
     if step.cause is Cause.READ and _is_known(program, buffers):
         return _computed(program, buffers, step.numbers, keys_of(step.draws) if step.draws else None)
@@ -145,7 +145,7 @@ class _Before:
 
     @classmethod
     def now(cls) -> "_Before":
-        """All that is alive."""
+        """Return all that is alive."""
         found = cls(host_generator=torch.get_rng_state())
         for thing in gc.get_objects():
             kind = type(thing)  # not `isinstance`: a proxy would begin to work for us

@@ -139,7 +139,7 @@ class Planning:
         return compiled.placed
 
     def step(self, call: Callable[[], object]) -> None:
-        """One call, and the sync at its end."""
+        """Run one call, and the sync at its end."""
         result = call()
         gc.collect()  # memory that only garbage holds would not be donated
         for device in existing_devices():
@@ -221,7 +221,9 @@ def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[L
 
 
 def _intermediates(executables: Sequence[Any], modules: Sequence[hlo_parser.Module]) -> list[Large]:
-    """The intermediate values alive at the peak: of a program in stages, at that of the stage with the highest."""
+    """Return the intermediate values alive at the peak: of a program in stages, at that of the stage with the
+    highest.
+    """
     peaks = [
         peak_memory.at_peak(module, _set_aside(executable))
         for executable, module in zip(executables, modules, strict=True)
@@ -258,7 +260,7 @@ def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
 
 
 def _operator(value: peak_memory.Alive) -> str:
-    """ "jit(program)/forward/aten::relu/max" → "aten::relu"; XLA's own word where it is XLA's own."""
+    """Return "jit(program)/forward/aten::relu/max" → "aten::relu"; XLA's own word where it is XLA's own."""
     found = re.search(r'op_name="([^"]*)"', value.maker.attributes)
     named = [part for part in (found[1].split("/") if found else ()) if "::" in part]
     return named[-1] if named else value.maker.opcode
@@ -277,7 +279,7 @@ def _taken(program: Program, inputs: Sequence[Value], sizes: StoredSizes) -> lis
 
 
 def _largest(values: Sequence[Large], most: int = 24) -> list[Large]:
-    """Equal ones together, the largest first."""
+    """Return equal ones together, the largest first."""
     found: dict[Any, Large] = {}
     for value in values:
         generic = re.sub(r"\d+", "*", value.name) if value.what == "held" else value.name
@@ -322,7 +324,9 @@ def _specs(program: Program) -> list[Spec]:
 
 
 def _kinds() -> dict[int, str]:
-    """For each value and each buffer, by identity, whether it is a parameter, a gradient or state of an optimizer."""
+    """Return for each value and each buffer, by identity, whether it is a parameter, a gradient or state of an
+    optimizer.
+    """
     kinds: dict[int, str] = {}
 
     def note(tensor: Any, kind: str) -> None:

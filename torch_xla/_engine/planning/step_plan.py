@@ -145,7 +145,9 @@ def axes_with(
 
 
 def known_of(target: Target | None, spec: DeviceSpec | None) -> tuple[DeviceSpec | None, int | None]:
-    """The rates of a device and the bytes it has: those of `spec`, or of the devices of a `target` that exist."""
+    """Return the rates of a device and the bytes it has: those of `spec`, or of the devices of a `target` that
+    exist.
+    """
     if spec is None and target is not None:
         spec = spec_of_kind(target.kind)
     room = spec.memory if spec is not None else None

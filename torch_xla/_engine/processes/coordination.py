@@ -92,7 +92,9 @@ def _address(store: Any, place: identity.Place) -> str:
 
 
 def attempt() -> str:
-    """A word for this start of the program: another one for each that finds the same store. Meets the others first."""
+    """Return a word for this start of the program: another one for each that finds the same store. Meets the others
+    first.
+    """
     connect()
     return _attempt
 
@@ -117,7 +119,7 @@ def tell_address(store: Any, service: private.Service) -> None:
 
 
 def _own_address(towards: str) -> str:
-    """The address of this machine on the way to `towards`; nothing is sent."""
+    """Return the address of this machine on the way to `towards`; nothing is sent."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 1))
         return str(probe.getsockname()[0])
@@ -149,7 +151,7 @@ def _leave_fork() -> None:
 
 
 def leave_at_end_of_fork() -> None:
-    """Has this process, which `multiprocessing` forked, leave the others at its end: it comes to no exit functions."""
+    """Let this process, which `multiprocessing` forked, leave the others at its end: it runs no exit functions."""
     global _pid
     _pid = os.getpid()
     util.Finalize(None, _leave_fork, exitpriority=0)
@@ -169,7 +171,7 @@ def _error() -> BaseException | None:
 
 
 def disconnect() -> None:
-    """Leaves the other processes; says why, if this one has failed."""
+    """Leave the other processes; say why, if this one has failed."""
     global _client, _service
     with _lock:
         connection, _client = _client, None
@@ -219,7 +221,7 @@ def note_exception(error: BaseException) -> None:
 
 
 def client() -> Any:
-    """The connection to the others; meets them first. Raises the fault that one has declared."""
+    """Return the connection to the others; meets them first. Raises the fault that one has declared."""
     connect()
     heartbeats.check()
     return _client

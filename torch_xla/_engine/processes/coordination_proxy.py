@@ -74,7 +74,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> str:
 
 
 def _notice_silence(connection: socket.socket, seconds: int) -> None:
-    """Has a connection closed whose other end, a machine, does not answer for so long."""
+    """Close the connection when the machine at its other end does not answer for so long."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", max(1, seconds // 2)), ("TCP_KEEPINTVL", max(1, seconds // 8)), ("TCP_KEEPCNT", 4),

@@ -58,7 +58,7 @@ class Here(NamedTuple):
 
 
 def starter() -> int:
-    """The process that started this one and that this one ends with.
+    """Return the process that started this one and that this one ends with.
 
     One that is gone by now has left this process to another parent. Or that is a server which forks for who asks it.
     """

@@ -38,7 +38,7 @@ taken_by = 0
 
 
 def place() -> Place:
-    """The place of this process: given by `take`, or by `torchrun`, whose variables say so."""
+    """Return the place of this process: given by `take`, or by `torchrun`, whose variables say so."""
     global _place
     if _place is None:
         found = config.torchrun()

@@ -20,7 +20,7 @@ def is_automatic() -> bool:
 
 
 def turn_on_automatic() -> None:
-    """Has layouts be looked for from now on."""
+    """Search for layouts from now on."""
     global _is_automatic
     _is_automatic = True
 
@@ -34,7 +34,7 @@ def turn_on() -> None:
 
 @contextmanager
 def turned_on() -> Iterator[None]:
-    """A block in which `xla:0` means all devices."""
+    """Let `xla:0` mean all devices within a `with` block."""
     global _asked
     before = _asked
     try:

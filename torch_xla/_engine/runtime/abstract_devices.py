@@ -83,7 +83,7 @@ _zeros: list[tuple[int, ...]] | None = None
 
 @contextmanager
 def read_as_zeros() -> Iterator[list[tuple[int, ...]]]:
-    """A block in which elements that are not known read as zeros; it has the shapes of all that were read."""
+    """Read unknown elements as zeros within a `with` block, which gets the shapes of all that were read."""
     global _zeros
     before, _zeros = _zeros, []
     try:
@@ -111,7 +111,7 @@ def of_host(host: np.ndarray, sharding: Any) -> PlannedBuffer:
 
 @contextmanager
 def suspended() -> Iterator[jax.Device]:
-    """A block in which buffers and devices are real again; it has the first device of this process."""
+    """Use real buffers and devices again within a `with` block, which gets the first device of this process."""
     global active
     before = active
     try:
@@ -124,7 +124,7 @@ def suspended() -> Iterator[jax.Device]:
 
 @contextmanager
 def in_place_of_buffers(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
-    """A block in which nothing is put on a device, and in which the `devices`, if given, are those of this process."""
+    """Put nothing on a device within a `with` block, in which the `devices`, if given, are those of this process."""
     global active
     before = active
     try:

@@ -20,7 +20,8 @@ from .device_assignment import Target
 
 @uncollected
 def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
-    """A buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the buffer.
+    """Return a buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the
+    buffer.
 
     On several devices it is divided so, or each has a copy. Every process of the target brings the same contents.
     """
@@ -50,7 +51,7 @@ class KeptVector:
         _vectors.add(self)
 
     def put(self, vector: np.ndarray) -> jax.Array:
-        """A buffer with the contents of `vector`, whose dtype is always the same. Nobody may donate it."""
+        """Return a buffer with the contents of `vector`, whose dtype is always the same. Nobody may donate it."""
         if abstract_devices.active:
             return put(vector, self._target)
         kept, content = self._kept, vector.tobytes()
@@ -88,7 +89,7 @@ def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
 
 @uncollected
 def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None) -> jax.Array:
-    """The same contents, divided among devices in another way; the buffer itself if it is divided so.
+    """Return the same contents, divided among devices in another way; the buffer itself if it is divided so.
 
     Another buffer shares no memory with it, so that each may be given to a program while the other is read.
     With `size` the new one has that size: it is cut, or made longer by zeros, at the end of each dimension.
@@ -130,7 +131,7 @@ def _resizing(size: tuple[int, ...], sharding: Any) -> Any:
 
 
 def resized(array: Any, size: tuple[int, ...]) -> Any:
-    """The array cut, or made longer by zeros, at the end of each dimension; in a program."""
+    """Return the array cut, or made longer by zeros, at the end of each dimension; in a program."""
     low = [(0, wanted - length, 0) for length, wanted in zip(array.shape, size, strict=True)]
     return jax.lax.pad(array, jax.numpy.zeros((), array.dtype), low)
 
@@ -146,7 +147,7 @@ def get(buffer: jax.Array) -> np.ndarray:
 
 @uncollected
 def fetch(buffer: jax.Array) -> np.ndarray:
-    """`get`, which raises what computing the buffer raised."""
+    """Call `get`, and raise what computing the buffer raised."""
     jax.block_until_ready(buffer)
     return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
 
@@ -174,7 +175,7 @@ def refuse_given_away() -> NoReturn:
 
 @uncollected
 def move(buffer: jax.Array, target: Target) -> jax.Array:
-    """A copy on another target."""
+    """Return a copy on another target."""
     if abstract_devices.active:
         return PlannedBuffer(buffer.shape, buffer.dtype, target.everywhere)  # type: ignore[return-value]
     with jax.enable_x64(True):
@@ -183,14 +184,14 @@ def move(buffer: jax.Array, target: Target) -> jax.Array:
 
 @uncollected
 def copied(buffer: jax.Array) -> jax.Array:
-    """Another buffer with the same contents."""
+    """Return another buffer with the same contents."""
     with jax.enable_x64(True):
         return jax.numpy.copy(buffer)
 
 
 @uncollected
 def converted(buffer: jax.Array, dtype: Any) -> jax.Array:
-    """A buffer of the same numbers in another dtype; the same one if it has that."""
+    """Return a buffer of the same numbers in another dtype; the same one if it has that."""
     if buffer.dtype == dtype:
         return buffer
     with jax.enable_x64(True):
@@ -199,20 +200,20 @@ def converted(buffer: jax.Array, dtype: Any) -> jax.Array:
 
 @uncollected
 def of_array(host: np.ndarray) -> jax.Array:
-    """A buffer where JAX puts one, in the dtype that JAX gives it."""
+    """Return a buffer where JAX puts one, in the dtype that JAX gives it."""
     return jax.numpy.asarray(host)
 
 
 @uncollected
 def adopted(exporter: Any) -> jax.Array:
-    """A buffer on the memory behind what has `__dlpack__`."""
+    """Return a buffer on the memory behind what has `__dlpack__`."""
     with jax.enable_x64(True):
         return jax.dlpack.from_dlpack(exporter)  # type: ignore[no-any-return]
 
 
 @uncollected
 def offered(buffer: jax.Array) -> Any:
-    """A DLPack capsule on the memory of a buffer that was computed."""
+    """Return a DLPack capsule on the memory of a buffer that was computed."""
     return buffer.__dlpack__()
 
 
@@ -229,5 +230,7 @@ def wait_for_callbacks() -> None:
 
 
 def owned_copy(host: np.ndarray, target: Target) -> np.ndarray:
-    """`host` itself where the transfer copies before it returns, else a copy the caller cannot write to later."""
+    """Return `host` itself where the transfer copies before it returns, else a copy the caller cannot write to
+    later.
+    """
     return np.array(host, copy=True) if target.is_host or target.is_spread else host

@@ -75,12 +75,12 @@ _targets: dict[tuple[tuple[jax.Device, ...], str | None, bool], Target] = {}
 
 
 def of_device(device: jax.Device) -> Target:
-    """One device alone."""
+    """Return one device alone."""
     return _interned((device,), None, None)
 
 
 def of_replicas(devices: tuple[jax.Device, ...]) -> Target:
-    """One device of each process: each runs the same program on arrays of its own."""
+    """Return one device of each process: each runs the same program on arrays of its own."""
     return _interned(devices, REPLICAS, jax.sharding.Mesh(np.array(devices), (REPLICAS,)))
 
 

@@ -11,7 +11,7 @@ _OPTIONAL = ("coords", "core_on_chip", "num_cores")
 
 
 def attributes_of(device: jax.Device) -> dict[str, object]:
-    """The device's name, and where it has a place in a mesh of chips, that place."""
+    """Return the device's name, and where it has a place in a mesh of chips, that place."""
     found: dict[str, object] = {"name": real_name(device)}
     for name in _OPTIONAL:
         value = getattr(device, name, None)
@@ -30,7 +30,7 @@ def slices_of(devices: Sequence[jax.Device]) -> list[list[int]]:
 
 
 def device_with_name(name: str) -> jax.Device:
-    """The device of this process called `name`, such as "CPU:0"."""
+    """Return the device of this process called `name`, such as "CPU:0"."""
     names = {real_name(device): device for device in local_devices()}
     if name not in names:
         raise ValueError(f"no device is called {name!r}; there are {', '.join(names)}")

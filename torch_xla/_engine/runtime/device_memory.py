@@ -106,7 +106,7 @@ def _bytes_on(array: jax.Array, device: jax.Device) -> int:
 
 
 def host_memory() -> int:
-    """The memory of this machine, or what this container may use of it."""
+    """Return the memory of this machine, or what this container may use of it."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     files = [folder / name for folder, name, _ in _LIMITS]
     limits = [file.read_text().strip() for file in files if file.exists()]
@@ -136,7 +136,7 @@ def _machine_left() -> int:
 
 
 def _reclaimable(statistics: Path) -> int:
-    """The bytes of files that the kernel would drop before it ends a process."""
+    """Return the bytes of files that the kernel would drop before it ends a process."""
     found: dict[str, int] = {}
     for line in statistics.read_text().splitlines():
         name, _, value = line.partition(" ")
@@ -146,7 +146,9 @@ def _reclaimable(statistics: Path) -> int:
 
 
 def swappable() -> int:
-    """The bytes of this machine's memory that could still be moved to a disk; none in a container with a limit."""
+    """Return the bytes of this machine's memory that could still be moved to a disk; none in a container with a
+    limit.
+    """
     try:
         if host_memory() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             return 0

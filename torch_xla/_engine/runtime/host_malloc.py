@@ -104,7 +104,7 @@ _lock = lock()
 
 
 def prepare() -> None:
-    """Has threads from now on share one heap: one of their own ends at 64 MiB, and a thread keeps the first it got.
+    """Let threads share one heap from now on: one of their own ends at 64 MiB, and a thread keeps the first it got.
 
     For the first use of a device: the client has yet to start the threads that allocate for programs, and neither has
     JAX started one, whose heap the next thread would inherit.
@@ -208,7 +208,7 @@ def _bound(needed: int) -> int:
 
 
 def _room() -> int:
-    """The bytes that the limits of this process leave it."""
+    """Return the bytes that the limits of this process leave it."""
     size, _, _, _, _, data, _ = (int(pages) * mmap.PAGESIZE for pages in Path("/proc/self/statm").read_text().split())
     room = sys.maxsize
     for line in _LIMITS.read_text().splitlines():
@@ -325,7 +325,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _outside(libc: ctypes.CDLL) -> int:
-    """The bytes of this process in memory that are no file's and that `malloc` has not given out."""
+    """Return the bytes of this process in memory that are no file's and that `malloc` has not given out."""
     if not hasattr(libc, "mallinfo2"):
         return 0  # before glibc 2.33
     libc.mallinfo2.restype = _Mallinfo
@@ -334,7 +334,7 @@ def _outside(libc: ctypes.CDLL) -> int:
 
 
 def _resident() -> int:
-    """The bytes of this process in memory that are no file's."""
+    """Return the bytes of this process in memory that are no file's."""
     with open("/proc/self/statm") as statm:
         words = statm.read().split()
     return (int(words[1]) - int(words[2])) * mmap.PAGESIZE

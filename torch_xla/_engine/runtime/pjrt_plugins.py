@@ -38,7 +38,7 @@ def register_installed() -> list[str]:
 
 
 def plugin_of(name: str) -> Any:
-    """The plugin that was registered as `name`. Raises `KeyError`."""
+    """Return the plugin that was registered as `name`. Raises `KeyError`."""
     if name.upper() not in _registered:
         raise KeyError(f"no plugin is registered for {name}; there are {sorted(_registered) or 'none'}")
     return _registered[name.upper()]

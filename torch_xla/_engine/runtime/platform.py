@@ -50,13 +50,13 @@ _standing_in: tuple[jax.Device, ...] | None = None
 
 
 def local_devices() -> tuple[jax.Device, ...]:
-    """The devices this process can address, in the order of their ordinals. Starts the client."""
+    """Return the devices this process can address, in the order of their ordinals. Starts the client."""
     return _devices_of_client() if _standing_in is None else _standing_in
 
 
 @contextmanager
 def standing_in(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
-    """A block in which these are the devices of this process; `None`: its own."""
+    """Make these the devices of this process within a `with` block; `None`: its own."""
     global _standing_in
     before = _standing_in
     try:
@@ -104,7 +104,7 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
 
 
 def _take_one_device(wanted: str) -> None:
-    """Of the devices of this machine each process of the program gets one, the one with its number.
+    """Take one of the machine's devices, the one with this process's number.
 
     Where a process sees one GPU alone, whoever started it has chosen it, as SLURM does with `--gpus-per-task`.
     """
@@ -128,7 +128,7 @@ def _take_one_device(wanted: str) -> None:
 
 
 def all_devices() -> tuple[jax.Device, ...]:
-    """The devices of all processes of the program, process by process. Starts the client."""
+    """Return the devices of all processes of the program, process by process. Starts the client."""
     return _devices_of_program() if _standing_in is None else _standing_in
 
 
@@ -142,7 +142,7 @@ def _devices_of_program() -> tuple[jax.Device, ...]:
 
 @functools.cache
 def counterparts(index: int) -> tuple[jax.Device, ...]:
-    """The device with this ordinal of each process, in the order of the processes."""
+    """Return the device with this ordinal of each process, in the order of the processes."""
     platform = local_devices()[index].platform
     of_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices(platform):
@@ -199,18 +199,18 @@ def device_type() -> str:
 
 
 def real_name(device: jax.Device) -> str:
-    """The device as the documents write it, such as "CPU:0"."""
+    """Return the device as the documents write it, such as "CPU:0"."""
     return f"{_OUR_NAMES.get(device.platform, device.platform.upper())}:{ordinal_of(device)}"
 
 
 def ordinal_of(device: jax.Device) -> int:
-    """Its number among the devices of the program. JAX counts the CPU's in steps from process to process."""
+    """Return its number among the devices of the program. JAX counts the CPU's in steps from process to process."""
     if spmd_mode.is_on():
         return all_devices().index(device)
     return device.process_index if identity.process_count() > 1 else int(device.id)
 
 
 def export_platform() -> str:
-    """The platform of the first device as `jax.export` calls it. Starts the client."""
+    """Return the platform of the first device as `jax.export` calls it. Starts the client."""
     name = local_devices()[0].platform
     return "cuda" if name == "gpu" else name

@@ -20,7 +20,8 @@ _PLUGINS = {
 
 
 def device_type() -> str:
-    """ "CPU", "CUDA", "TPU", "ROCM" or a plugin's name: of the client if one runs, else of the one that would start.
+    """Return "CPU", "CUDA", "TPU", "ROCM" or a plugin's name: of the client if one runs, else of the one that would
+    start.
 
     Only where a plugin is installed that we do not know does this start the client.
     """

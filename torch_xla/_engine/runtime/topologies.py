@@ -144,7 +144,7 @@ def _cuda_plugin() -> str:
 
 @contextmanager
 def _without_network() -> Iterator[None]:
-    """A block in which libtpu does not look for the machine's TPU, if there is none."""
+    """Keep libtpu within a `with` block from searching for the machine's TPU, if there is none."""
     if tpu_chips.chip_count():
         yield
         return

@@ -63,7 +63,7 @@ def process_count() -> int:
 
 
 def share_of(place: Place) -> dict[str, str]:
-    """The variables by which libtpu gives the process at `place` one chip.
+    """Return the variables by which libtpu gives the process at `place` one chip.
 
     Raises `RuntimeError` where the processes and the chips are not as many, and `NotImplementedError` for what one chip
     for each process cannot be: several machines, chips that are two devices, 2 chips or 3.
@@ -105,7 +105,7 @@ def share_of(place: Place) -> dict[str, str]:
 
 
 def generation() -> int:
-    """4 of a v4, 5 of a v5e or v5p, and so on."""
+    """Return 4 for a v4, 5 for a v5e or v5p, and so on."""
     chips = _chips()
     if not chips:
         raise _no_tpu()
@@ -123,7 +123,7 @@ def environment() -> dict[str, str]:
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """The `KEY: 'value'` lines of the metadata server's answer."""
+    """Return the `KEY: 'value'` lines of the metadata server's answer."""
     return dict(_ENTRY.findall(text))
 
 

@@ -27,7 +27,8 @@ _graphs: "OrderedDict[bytes, tuple[Graph, Device]]" = OrderedDict()
 
 
 def remember(tensors: Sequence[torch.Tensor]) -> bytes:
-    """16 bytes by which `run` finds the graph of `tensors`, while it is among the last: as many as programs in memory.
+    """Return 16 bytes by which `run` finds the graph of `tensors`, while it is among the last: as many as programs in
+    memory.
 
     Equal graphs have them in common, from one process to the next. Lines and numbers do not count.
     """
@@ -125,7 +126,7 @@ def _storages() -> Iterator[torch.UntypedStorage]:
 
 
 def need_materialisation(device: Device) -> list[bool]:
-    """For the memory of each living tensor of `device`, whether its value is yet to be computed."""
+    """Return whether a value is yet to be computed, for the memory of each living tensor of `device`."""
     values: list[Value] = [each.value for each in _storages()]  # type: ignore[attr-defined]
     return [value.buffer is None for value in values if value.device is device]
 

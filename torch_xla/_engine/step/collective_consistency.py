@@ -233,7 +233,7 @@ def _parts_of(program: Program) -> list[GroupPart]:
 
 
 def _of_a_mesh(program: Program) -> GroupPart:
-    """XLA puts the collectives into a program that it divides: the processes of a mesh must run all of it alike."""
+    """Note a program that XLA divides and puts collectives into: the processes of a mesh must run all of it alike."""
     group = program.target.processes
     size = len(program.graph.operations)
     words = f"a divided program of {size} operations ({program.key.digest})"

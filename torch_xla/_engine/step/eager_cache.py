@@ -39,7 +39,9 @@ class Shortcut:
     used: int = field(default_factory=least_recently_used.now)  # when it last ran
 
     def results_on(self, device: Device) -> tuple[list[Value], list[Value]]:
-        """Values for the program's outputs, and those of them for each tensor that the operation makes or writes to."""
+        """Return values for the program's outputs, and those of them for each tensor that the operation makes or writes
+        to.
+        """
         graph = self.program.graph
         made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]
         return made, [made[place] for place in self.results]

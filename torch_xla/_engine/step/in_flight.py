@@ -228,5 +228,5 @@ def _broken(message: str, line: Line | None) -> RuntimeError:
 
 
 def last_ends() -> list[Any] | None:
-    """Small outputs of the program started last: they are there when it has ended. `None` before the first."""
+    """Return small outputs of the program started last: they are there when it has ended. `None` before the first."""
     return latest[0].started[-1][1] if latest and latest[0].started else None

@@ -31,7 +31,7 @@ _IS_HELD: Callable[[int], bool] = _LISTED.__lt__
 
 
 def held(values: Sequence[Value]) -> bytes:
-    """One byte for each value of a list: does anybody besides it hold the value?
+    """Return one byte for each value of a list: does anybody besides it hold the value?
 
     A storage, another thread's frame: all count. Reference counts answer in 40 ns a value what weak references to every
     storage would answer in 400.
@@ -40,7 +40,9 @@ def held(values: Sequence[Value]) -> bytes:
 
 
 def held_at_end(values: Sequence[Value]) -> tuple[bytes, tuple[int, ...]]:
-    """`held` for the values of a tape that is to be evaluated, and the slots whose memory may be taken all the same."""
+    """Return `held` for the values of a tape that is to be evaluated, and the slots whose memory may be taken all the
+    same.
+    """
     live = held(values)
     if not donation.marked or len(live) != len(values):
         return live, ()

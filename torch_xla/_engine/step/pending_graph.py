@@ -88,7 +88,7 @@ def is_pending(tensor: torch.Tensor) -> bool:
 
 
 def on_xla(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself; raises for one of another device."""
+    """Return `tensor` itself; raises for one of another device."""
     if tensor.device.type != "xla":
         raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
     return tensor

@@ -81,7 +81,7 @@ class Device:
         return target
 
     def new_tape(self, expected: Sequence[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> Tape:
-        """An empty tape for what is recorded next."""
+        """Return an empty tape for what is recorded next."""
         return Tape(expected, expected_lines, None if self.spread is None else self.placed)
 
     def spread_over(self, devices: tuple[Any, ...]) -> None:
@@ -91,7 +91,7 @@ class Device:
         self.tape = self.new_tape()
 
     def placed(self, value: Value) -> Spec:
-        """The spec of a computed value, with its sharding."""
+        """Return the spec of a computed value, with its sharding."""
         spec, buffer = value.spec, value.buffer
         found = self.places.get((spec, buffer.sharding))
         if found is None:
@@ -102,7 +102,7 @@ class Device:
         return found
 
     def target_of(self, graph: Graph) -> Target:
-        """Where `graph` runs: here alone, or in all processes if it is collective."""
+        """Return where `graph` runs: here alone, or in all processes if it is collective."""
         return targets.of_replicas(platform.counterparts(self.place)) if graph.is_collective else self.target
 
     def __repr__(self) -> str:
@@ -205,7 +205,7 @@ def is_elsewhere(index: int) -> bool:
 
 
 def device_at(index: int) -> Device:
-    """The device with this ordinal."""
+    """Return the device with this ordinal."""
     place = index - _first
     if not 0 <= place < len(existing):
         if not existing:
@@ -257,18 +257,18 @@ def _make_devices(place: int) -> None:
 
 
 def take_name() -> None:
-    """Has "xla" be PyTorch's name of our devices, where it becomes that with their first use."""
+    """Give our devices the name "xla" in PyTorch, where they take it with their first use."""
     if private.backend_name() != "xla":
         device_at(_first)
 
 
 def existing_devices() -> list[Device]:
-    """The devices something was done on so far."""
+    """Return the devices something was done on so far."""
     return existing
 
 
 def current_index() -> int:
-    """The ordinal a bare "xla" means in this thread."""
+    """Return the ordinal a bare "xla" means in this thread."""
     return current.index
 
 
@@ -282,7 +282,7 @@ def set_current_index(index: int) -> None:
 
 
 def device_for(device: Any) -> Device:
-    """The device that a factory's `device` argument names."""
+    """Return the device that a factory's `device` argument names."""
     if device is None:
         return device_at(current_index())
     index = device.index if isinstance(device, torch.device) else torch.device(device).index
@@ -308,7 +308,7 @@ table_of_plans(_EMPTY_PLANS)
 
 
 def empty_plan(value: Value) -> Plan:
-    """The plan that gives uninitialised memory a value when it is read after all: zeros."""
+    """Return the plan that gives uninitialised memory a value when it is read after all: zeros."""
     plan = _EMPTY_PLANS.get(value.spec)
     if plan is None:
         size, dtype = list(value.spec.size), value.spec.dtype

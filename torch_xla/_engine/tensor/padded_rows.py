@@ -75,7 +75,7 @@ def entered(tape: Tape, value: Value) -> int:
 
 
 def appended(value: Value, last: Value, dim: int = -1) -> Grown | None:
-    """`value` with `last` behind it along `dim`; nothing if it is not known to grow.
+    """Return `value` with `last` behind it along `dim`; nothing if it is not known to grow.
 
     Integers grow along the last dimension, rows of numbers (a vector for each) along the one in front of it. Without
     gradients, the first element that is appended tells: a text is being written, and programs do not depend on whether
@@ -108,7 +108,9 @@ def appended(value: Value, last: Value, dim: int = -1) -> Grown | None:
 
 
 def is_valid(value: Grown) -> Value:
-    """A row of truth values: for each place of the room whether it counts. All dimensions but the last have size 1."""
+    """Return a row of truth values: for each place of the room whether it counts. All dimensions but the last have size
+    1.
+    """
     size = (*(1 for _ in value.spec.size[:-1]), value.room.spec.size[value.dim])
     output = spec_of(size, contiguous_stride(size), torch.bool)
     plan = Plan(padded_rows.IS_VALID, ((Operand(0), Number(0), value.dim), {}), (value.room.spec,), (int,), (output,))
@@ -158,7 +160,7 @@ def read_of_rows(value: Grown, view: Geometry) -> Value | None:
 
 
 def padded(value: Grown, width: int, fill: Any) -> Value:
-    """`value` with `fill` behind it up to `width` elements along the dimension in which it grows."""
+    """Return `value` with `fill` behind it up to `width` elements along the dimension in which it grows."""
     with LOCK:
         (found,) = _record(_pad_plan(value, width, fill), (value.room,), (value.length,))
     return found

@@ -21,27 +21,27 @@ def generator_of(index: int) -> Generator:
 
 
 def seed(seed: int, index: int) -> None:
-    """Starts the sequence of `seed` on one ordinal."""
+    """Start the sequence of `seed` on one ordinal."""
     generator_of(index).seed(seed)
 
 
 def seed_all(seed: int) -> None:
-    """Seeds every ordinal; does not start a client."""
+    """Seed every ordinal without starting a client."""
     devices.seed_all(seed)
 
 
 def state_of(index: int) -> int:
-    """The state as an int."""
+    """Return the state as an int."""
     return generator_of(index).state
 
 
 def set_state(state: int, index: int) -> None:
-    """Restores a state that `state_of` gave; any int is a state."""
+    """Restore a state that `state_of` gave; any int is a state."""
     generator_of(index).seed(state)
 
 
 def initial_seed(index: int) -> int:
-    """The seed the ordinal was given last."""
+    """Return the seed the ordinal was given last."""
     return generator_of(index).initial_seed
 
 
@@ -51,7 +51,7 @@ def state_as_tensor(index: int) -> torch.Tensor:
 
 
 def set_state_from_tensor(state: torch.Tensor, index: int) -> None:
-    """Restores what `state_as_tensor` gave."""
+    """Restore what `state_as_tensor` gave."""
     state_from_bytes(generator_of(index), state)
 
 
@@ -63,7 +63,7 @@ def state_in_bytes(generator: Generator) -> torch.Tensor:
 
 
 def state_from_bytes(generator: Generator, state: torch.Tensor) -> None:
-    """Restores what `state_in_bytes` gave."""
+    """Restore what `state_in_bytes` gave."""
     if not isinstance(state, torch.Tensor):
         raise TypeError(f"an xla random state is a tensor, as `get_rng_state` returns it; got {type(state).__name__}")
     if state.dtype is not torch.uint8 or state.numel() != _BYTES:

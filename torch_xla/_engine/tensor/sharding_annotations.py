@@ -151,7 +151,7 @@ _MOST = 256
 
 
 def _keep_alike(device: Device) -> None:
-    """`keep`, of the same values in all processes, whichever of them have collected a storage.
+    """Call `keep` with the same values in all processes, whichever of them have collected a storage.
 
     If all that is written was divided at the end of an equal tape, that is divided: so it is whatever of it is garbage.
     If not, garbage is collected first; and before what is computed is moved.
@@ -172,7 +172,7 @@ def _keep_alike(device: Device) -> None:
 
 
 def _found_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Written], list[_Astray]]:
-    """Of one tape of `device`: a finalizer may have it evaluated at any time, and then slots are others."""
+    """Search one tape of `device`: a finalizer may have it evaluated at any time, and then slots are others."""
     while True:
         tape, (written, astray) = device.tape, _found(device)
         code = (*tape.code,)

@@ -366,7 +366,7 @@ def hold(tensor: torch.Tensor, value: Value, read: Sequence[Any] = ()) -> None:
 
 
 def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value], read: Sequence[Any] = ()) -> None:
-    """`hold` for each of the `tensors` and its value: an interrupt finds all of them written, or none."""
+    """Call `hold` for each of the `tensors` and its value: an interrupt finds all of them written, or none."""
     with LOCK:
         while True:
             if read:

@@ -62,7 +62,7 @@ class TorchGenerator(torch.Generator):
         return self
 
     def clone_state(self) -> "TorchGenerator":
-        """Another generator in the state of this one."""
+        """Return another generator in the state of this one."""
         return TorchGenerator(self._index).set_state(self.get_state())
 
     graphsafe_get_state = clone_state

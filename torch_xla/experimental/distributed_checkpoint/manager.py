@@ -157,7 +157,7 @@ class CheckpointManager:
         return self.base_path / str(step)
 
     def _save(self, step: int, state_dict: dict[str, Any]) -> None:
-        """Writes a state dict whose tensors are on the CPU, and removes what is too much."""
+        """Write a state dict whose tensors are on the CPU, and remove checkpoints beyond the limit."""
         aside, place = self.base_path / f"{step}.partial", self._folder(step)
         if process_index() == 0:
             shutil.rmtree(aside, ignore_errors=True)

@@ -30,7 +30,7 @@ def answer_calls_of(made: Any, make: Callable[..., Any]) -> None:
 
 
 def _class_of(thing: Any) -> Any:
-    """Where an object keeps its class: at the end of its head."""
+    """Return where an object keeps its class: at the end of its head."""
     word = ctypes.sizeof(ctypes.c_void_p)
     return ctypes.c_void_p.from_address(id(thing) + object.__basicsize__ - word)
 

@@ -124,7 +124,7 @@ _QUESTIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], set[int]]] = {
 
 
 def device_word(index: int) -> int:
-    """One of our devices as C++ returns it in a register: two bytes, its type and its ordinal."""
+    """Return one of our devices as C++ returns it in a register: two bytes, its type and its ordinal."""
     return _OURS | index << 8
 
 
@@ -173,7 +173,7 @@ def stand_for_unnamed() -> bool:
 
 
 def _told(kind: Any, holder: Any, name: str) -> int | None:
-    """The address of a method that returns an attribute of `holder`, with no line of Python run."""
+    """Return the address of a method that returns an attribute of `holder`, with no line of Python run."""
     # It is called with the guard, which becomes the default of an attribute that is there.
     method = ctypes.CFUNCTYPE(kind, ctypes.c_void_p)(partial(getattr, holder, name))
     _keep.append(method)
@@ -181,7 +181,9 @@ def _told(kind: Any, holder: Any, name: str) -> int | None:
 
 
 def _stream_of_device() -> int | None:
-    """The address of a method that returns the stream of a device; `None` where C++ returns pairs in another way."""
+    """Return the address of a method that returns the stream of a device; `None` where C++ returns pairs in another
+    way.
+    """
     if sys.platform not in _PAIRS:
         return None
     library, name = _PAIRS[sys.platform]
@@ -192,7 +194,7 @@ def _stream_of_device() -> int | None:
 
 
 def _methods_of(kind: int) -> Any:
-    """The methods of the guard for a type of devices; `None` if there is none."""
+    """Return the methods of the guard for a type of devices; `None` if there is none."""
     guards = _guards()
     table = ctypes.c_void_p.from_address(guards[kind]).value if guards is not None and guards[kind] else None
     return None if table is None else (ctypes.c_void_p * _METHODS).from_address(table)

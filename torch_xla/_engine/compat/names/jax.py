@@ -53,7 +53,7 @@ def add_plugin(name: str, library: str, options: Callable[[], Any]) -> None:
 
 
 def stablehlo_of(proto: bytes) -> bytes:
-    """A serialised HLO module as bytecode of StableHLO: JAX shows the other direction alone."""
+    """Return a serialised HLO module as bytecode of StableHLO: JAX shows the other direction alone."""
     try:
         found: bytes = _jax.mlir.hlo_to_stablehlo(proto)
     except jax.errors.JaxRuntimeError as error:
@@ -62,7 +62,8 @@ def stablehlo_of(proto: bytes) -> bytes:
 
 
 def portable_artifact(bytecode: bytes, version: str) -> bytes:
-    """StableHLO as a portable artifact of `version`: JAX's own way, which writes operations of CHLO as composites.
+    """Return StableHLO as a portable artifact of `version`: JAX's own way, which writes operations of CHLO as
+    composites.
 
     Raises `ValueError` with what MLIR says; the function that JAX shows says no reason, and takes no CHLO.
     """
@@ -99,7 +100,7 @@ _SETTINGS = [
 
 
 def trace_settings(context: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
-    """The settings in a `trace_context` that have a value, by their names."""
+    """Return the settings in a `trace_context` that have a value, by their names."""
     found = [(name, context[place]) for place, name in _SETTINGS]
     return tuple((name, value) for name, value in found if value is not None and value is not False and value != ())
 
@@ -121,7 +122,7 @@ def drop_traces(most: int) -> None:
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`scalar` as a value that behaves like a Python number in type promotion.
+    """Return `scalar` as a value that behaves like a Python number in type promotion.
 
     A number that became an argument of a program must promote as it did when it was baked in, and JAX offers no public
     way to make a traced value weakly typed.
@@ -135,7 +136,7 @@ dtype_of: Callable[[jax.Array], np.dtype] = attrgetter("aval.dtype")
 
 
 def put(host: np.ndarray, device: jax.Device) -> jax.Array:
-    """A buffer with the contents of `host`, in its dtype whatever `jax_enable_x64` says.
+    """Return a buffer with the contents of `host`, in its dtype whatever `jax_enable_x64` says.
 
     `jax.device_put` does the same by way of a traced primitive, and takes 100 µs where this takes 4.
     """
@@ -239,7 +240,7 @@ class Serialised(NamedTuple):
 
 
 def serialised(compiled: jax.stages.Compiled) -> Serialised:
-    """XLA's own form of an executable.
+    """Return XLA's own form of an executable.
 
     JAX would pickle this together with its own objects around it, and unpickling runs whatever a file says. Raises
     `ValueError` for a program that holds objects of this process, such as a callback to Python.
@@ -259,7 +260,7 @@ def serialised(compiled: jax.stages.Compiled) -> Serialised:
 
 @uncollected
 def load(data: bytes, devices: Sequence[jax.Device]) -> Any:
-    """XLA's executable from what `serialised` gave, for these devices, among which it divides its program.
+    """Return XLA's executable from what `serialised` gave, for these devices, among which it divides its program.
 
     Other bytes raise what XLA makes of them, or end the process.
     """
@@ -358,7 +359,7 @@ def starter_on_each(compiled: Any) -> Starter:
 def _call_with_tokens(
     call: Any, handlers: Sequence[Any], arrays: Sequence[jax.Array], note: Callable[[Any], object] = bool
 ) -> Sequence[jax.Array]:
-    """`note` is given what can be waited for: the run has ended then."""
+    """Call with tokens; `note` is given what can be waited for: the run has ended then."""
     found = call.xla_executable.execute_sharded(call._add_tokens_to_inputs(list(arrays)), with_tokens=True)
     tokens = found.consume_with_handlers([_all] * len(call.ordered_effects), strict=False)
     ended = found.consume_token()
@@ -440,7 +441,9 @@ def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator
 
 
 def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
-    """The devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number once."""
+    """Return the devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number
+    once.
+    """
     client: Any = xla_client.make_cpu_client(num_devices=number)
     return tuple(client.devices())
 
@@ -460,7 +463,7 @@ def greater_size(one: Any, other: Any) -> Any:
 
 
 def smaller_size(one: Any, other: Any) -> Any:
-    """The smaller of two sizes."""
+    """Return the smaller of two sizes."""
     return min_dim(one, other)
 
 
@@ -473,5 +476,5 @@ def size_for(size: Any, values: dict[str, Any]) -> Any:
 
 
 def symbols_of(size: Any) -> tuple[str, ...]:
-    """The symbols in a size; none in a number."""
+    """Return the symbols in a size; none in a number."""
     return () if isinstance(size, int) else tuple(size._get_vars())

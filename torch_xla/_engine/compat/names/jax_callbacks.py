@@ -40,7 +40,7 @@ def _calls_for_results(part: Any) -> bool:
 
 
 def in_order(closed: Any) -> Any:
-    """The same function, all of whose callbacks are made in the order in which they were traced."""
+    """Return the same function, all of whose callbacks are made in the order in which they were traced."""
 
     def change(equation: Any) -> Any:
         params = dict(equation.params)
@@ -54,7 +54,7 @@ def in_order(closed: Any) -> Any:
 
 
 def without_callbacks(closed: Any) -> Any:
-    """The same function, which makes no callback whose result is not used."""
+    """Return the same function, which makes no callback whose result is not used."""
 
     def change(equation: Any) -> Any:
         is_for_its_effect = not equation.outvars and not _CALLBACKS.isdisjoint(equation.effects)
@@ -64,7 +64,7 @@ def without_callbacks(closed: Any) -> Any:
 
 
 def opened(part: Any) -> Any:
-    """A traced function without its constants; what is none as it is. In JAX 0.11 one class has both."""
+    """Return a traced function without its constants; what is none as it is. In JAX 0.11 one class has both."""
     return part.jaxpr if isinstance(part, ClosedJaxpr) else part
 
 

@@ -58,7 +58,7 @@ class Service:
 
 
 def connect(address: str, index: int, count: int, start: int) -> Any:
-    """The client of process `index` of `count`, connected.
+    """Return the client of process `index` of `count`, connected.
 
     It becomes JAX's own, so that the backends that start later know of the other processes.
     """

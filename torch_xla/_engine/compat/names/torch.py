@@ -91,7 +91,7 @@ level_of_tangents: Callable[[], int] = partial(vars(torch.autograd.forward_ad)._
 
 
 def schema_if_any(op: Any) -> Any:
-    """The schema of an overload; `None` for an operation that is not PyTorch's."""
+    """Return the schema of an overload; `None` for an operation that is not PyTorch's."""
     return getattr(op, "_schema", None)
 
 
@@ -101,7 +101,9 @@ def schema_if_any(op: Any) -> Any:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """No modes of PyTorch, nor a level of forward derivatives, at which even the text of an error asks for tangents."""
+    """Leave PyTorch's modes and the level of forward derivatives, at which even the text of an error asks for
+    tangents.
+    """
     forward_ad = torch.autograd.forward_ad
     level, forward_ad._current_level = forward_ad._current_level, -1
     try:
@@ -133,7 +135,7 @@ patch_list.device_hint.put(_device_hint)
 
 @contextmanager
 def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
-    """A `with` block in which meta kernels describe the CPU's results; they describe CUDA's where the two differ."""
+    """Let meta kernels describe the CPU's results within a `with` block; they describe CUDA's where the two differ."""
     before, _inference.of_the_cpu = _inference.of_the_cpu, of_the_cpu
     try:
         yield
@@ -191,7 +193,7 @@ def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def mark_conjugate(tensor: torch.Tensor) -> None:
-    """From now on `tensor` shows the conjugate of its memory; in public only a new tensor can."""
+    """Let `tensor` show the conjugate of its memory; in public only a new tensor can."""
     torch._C._set_tensor_metadata(tensor, {"conj": True})  # type: ignore[attr-defined]
 
 
@@ -226,7 +228,7 @@ def renew_list_of_weights(module: torch.nn.RNNBase) -> None:
 
 
 def raw_library(namespace: str) -> torch.library.Library:
-    """A library to register kernels in."""
+    """Return a library to register kernels in."""
     return torch.library.Library(namespace, "IMPL")
 
 
@@ -256,7 +258,7 @@ def register_fallback(key: str, kernel: Any) -> torch.library.Library:
 
 
 def register_last_fallback(key: str, kernel: Any) -> None:
-    """`register_fallback`, until the process ends: PyTorch takes a `Library` back when Python begins to end."""
+    """Call `register_fallback` until the process ends: PyTorch undoes a `Library` when Python begins to end."""
     library = torch._C._dispatch_library("IMPL", "_", key, __file__, 0)
     library.fallback(key, kernel, False)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
@@ -274,7 +276,7 @@ read_storage: Any = torch.UntypedStorage._set_from_file
 
 
 def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
-    """The storage behind one of the older kind, which warns whoever asks it in public."""
+    """Return the storage behind one of the older kind, which warns whoever asks it in public."""
     return storage._untyped_storage
 
 
@@ -290,24 +292,26 @@ def reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[An
 
 
 def fills_uninitialized_memory() -> bool:
-    """`torch.utils.deterministic.fill_uninitialized_memory`, without what reading a module's property costs."""
+    """Return `torch.utils.deterministic.fill_uninitialized_memory`, without what reading a module's property costs."""
     return torch._C._get_deterministic_fill_uninitialized_memory()
 
 
 def without_autocast() -> Any:
-    """A `with` block in which autocast is passed by."""
+    """Return a `with` block in which autocast is passed by."""
     key = torch._C._parse_dispatch_key("AutocastPrivateUse1")
     assert key is not None
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
 
 def below_autograd() -> Any:
-    """A `with` block in which autograd records nothing, as in the gradient formulas of PyTorch."""
+    """Return a `with` block in which autograd records nothing, as in the gradient formulas of PyTorch."""
     return torch._C._AutoDispatchBelowAutograd()
 
 
 def fused_attention_enabled() -> bool:
-    """False inside `sdpa_kernel(SDPBackend.MATH)`, which asks for the composition: it can be differentiated twice."""
+    """Return false inside `sdpa_kernel(SDPBackend.MATH)`, which asks for the composition: it can be differentiated
+    twice.
+    """
     return torch._C._get_flash_sdp_enabled() or torch._C._get_overrideable_sdp_enabled()
 
 
@@ -321,12 +325,12 @@ def calls_are_watched() -> bool:
 
 
 def give_default_device(constructor: Any) -> None:
-    """Has a constructor that is replaced in `torch` made on the default device still: the mode knows it by identity."""
+    """Keep a constructor that is replaced in `torch` on the default device: the mode knows it by identity."""
     torch.utils._device._device_constructors().add(constructor)
 
 
 def never_traced(function: Any) -> Any:
-    """`function`, which `torch.compile` runs as it is.
+    """Return `function`, which `torch.compile` runs as it is.
 
     PyTorch calls our hooks while it traces a program, and would trace them too, hooks and all. `torch._dynamo.disable`
     says the same, at the price of importing Dynamo with us.
@@ -338,7 +342,8 @@ def never_traced(function: Any) -> Any:
 
 
 def constant_in_graphs(function: Any) -> Any:
-    """`function`, whose result `torch.compile` takes for a constant of the graph, instead of ending the graph at it.
+    """Return `function`, whose result `torch.compile` takes for a constant of the graph, instead of ending the graph at
+    it.
 
     `torch._dynamo.assume_constant_result` says the same, at the price of importing Dynamo with us.
     """
@@ -359,7 +364,9 @@ def is_traced() -> bool:
 
 
 def ends_graphs(reason: str) -> Callable[[Any], Any]:
-    """A decorator: `torch.compile` ends a graph at the function, and says why where there may be but one graph."""
+    """Return a decorator: `torch.compile` ends a graph at the function, and says why where there may be but one
+    graph.
+    """
 
     def mark(function: Any) -> Any:
         function._torchdynamo_disable = True
@@ -407,7 +414,7 @@ def composition_of(operator: Any) -> Any:
 
 
 def dynamic_dims(value: Any) -> set[int]:
-    """The dimensions of a tensor that `torch._dynamo.mark_dynamic` has marked, or `maybe_mark_dynamic`."""
+    """Return the dimensions of a tensor that `torch._dynamo.mark_dynamic` has marked, or `maybe_mark_dynamic`."""
     marked: set[int] = getattr(value, "_dynamo_dynamic_indices", set()) | getattr(
         value, "_dynamo_weak_dynamic_indices", set()
     )
@@ -432,7 +439,7 @@ def gradient_hooks(tensor: torch.Tensor) -> list[Any]:
 
 
 def hooks_after(tensor: torch.Tensor) -> list[Any]:
-    """The hooks that run when a gradient was added to `tensor.grad`."""
+    """Return the hooks that run when a gradient was added to `tensor.grad`."""
     return list((tensor._post_accumulate_grad_hooks or {}).values())
 
 

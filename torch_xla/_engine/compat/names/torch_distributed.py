@@ -30,14 +30,14 @@ __all__ = [
 
 
 def spec_of_tensor(mesh: Any, placements: Sequence[Any], tensor: torch.Tensor) -> Any:
-    """What PyTorch's own distributed tensors keep of how they lie: a `DTensorSpec`, which has no public name."""
+    """Return the layout of PyTorch's own distributed tensors: a `DTensorSpec`, which has no public name."""
     specs = importlib.import_module("torch.distributed.tensor._dtensor_spec")
     meta = specs.TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
     return specs.DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
 
 
 def done(result: Any) -> Any:
-    """A work that has ended. PyTorch offers none to groups written in Python."""
+    """Return a work that has ended. PyTorch offers none to groups written in Python."""
     future: Any = torch.futures.Future()
     future.set_result(result)
     return _c10d._create_work_from_future(future)  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def factor_of(op: Any) -> Any:
 
 
 def devices_asked_for(group: Any) -> list[str]:
-    """Of which devices the user named a backend for the group: "cpu:gloo,xla:xla" names two."""
+    """Return the devices with a backend that the user named for the group: "cpu:gloo,xla:xla" names two."""
     told = _distributed_c10d._world.pg_backend_config.get(group, "")
     return [each.partition(":")[0] for each in told.split(",") if each]
 
@@ -93,7 +93,7 @@ def _gather_into(input: torch.Tensor, group_size: int, group_name: Any, *, out: 
 
 @functools.cache
 def give_gather_results() -> torch.library.Library:
-    """Has the functional collective `all_gather_into_tensor_out`, which asks for a backend in C++, ask the group."""
+    """Let the functional collective `all_gather_into_tensor_out`, which asks for a backend in C++, ask the group."""
     library = torch.library.Library("_c10d_functional", "IMPL")
     library.impl("all_gather_into_tensor_out", _gather_into, "PrivateUse1")
     return library
@@ -111,7 +111,9 @@ def reduces_unlike_gloo(options: Any) -> bool:
 
 
 def gloo(store: Any, rank: int, size: int, timeout: Any, address: str) -> Any:
-    """PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds best."""
+    """Return PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds
+    best.
+    """
     kind: Any = _c10d.ProcessGroupGloo
     options = kind._Options()
     options._timeout = timeout
@@ -142,7 +144,7 @@ def give_meshes_groups(
     move: Callable[..., None],
     drawing: Callable[[int, Any], AbstractContextManager[None]],
 ) -> None:
-    """A mesh of `xla` devices gets process groups and coordinates like any other, while `wanted()`.
+    """Give a mesh of `xla` devices process groups and coordinates like any other, while `wanted()`.
 
     From then on `fully_shard` moves what a module has in other memory by `move(tensor, to_device)`, and distributed
     tensors draw their parts in blocks `drawing(first, generator)`: what number of the tensor's the part begins with.
@@ -201,12 +203,12 @@ def root_of(mesh: Any) -> Any:
 
 
 def current_mesh() -> Any:
-    """The mesh of the innermost `with mesh:`."""
+    """Return the mesh of the innermost `with mesh:`."""
     return _device_mesh._mesh_resources.get_current_mesh()
 
 
 def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -> None:
-    """`torch.distributed.tensor.zeros` and the others make by `make(function, size, mesh, placements, **options)`.
+    """Let `torch.distributed.tensor.zeros` and the others call `make(function, size, mesh, placements, **options)`.
 
     For meshes that are `wanted`.
     """
@@ -245,7 +247,7 @@ def _move_what_is_sharded(move: Callable[..., None]) -> None:
 
 @functools.cache
 def _draw_in(drawing: Callable[[int, Any], AbstractContextManager[None]]) -> None:
-    """PyTorch counts in the second word of the random state, which is how CUDA draws; ours is stepped in the first."""
+    """Step the first word of the random state: PyTorch counts in the second, which is how CUDA draws."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def region(self: Any, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
@@ -263,7 +265,7 @@ def _draw_in(drawing: Callable[[int, Any], AbstractContextManager[None]]) -> Non
 
 @functools.cache
 def _divide_linear() -> None:
-    """Has distributed tensors compute `linear` and its gradient as products, for which they know what to exchange.
+    """Let distributed tensors compute `linear` and its gradient as products, for which they know what to exchange.
 
     So PyTorch composes it for other devices; here it is one operator, which would gather weights that are divided. The
     module is found here for the same reason as above.
@@ -309,7 +311,7 @@ def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any
 
 
 def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManager[None]]) -> None:
-    """`batch_isend_irecv` on a group of the class `group_of` calls its operations inside `together()`."""
+    """Let `batch_isend_irecv` on a group of the class `group_of` call its operations inside `together()`."""
     original = _distributed_c10d.batch_isend_irecv
 
     @functools.wraps(original)
@@ -324,7 +326,7 @@ def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManage
 
 
 def distributed(name: str, of: Any, mesh: Any, *args: Any) -> Any:
-    """The function `name` of `torch.distributed.tensor`, called as for meshes of other devices.
+    """Return the function `name` of `torch.distributed.tensor`, called as for meshes of other devices.
 
     Its module is found here: it takes half a second to import, and who is here came from it.
     """

@@ -53,7 +53,9 @@ READS_ON_THE_HOST = (DataDependentOutputException, DynamicOutputShapeException, 
 
 
 def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Tensors without memory, as these are: of fixed sizes, although what is traced with them may make new ones."""
+    """Return tensors without memory, as these are: of fixed sizes, although what is traced with them may make new
+    ones.
+    """
     # Separate tensors, although some may share memory: a pure function cannot observe that.
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
         return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
@@ -183,7 +185,7 @@ def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int,
 def route_inductor(
     is_ours: Callable[[GraphModule, Sequence[Any]], bool], backend: Callable[[GraphModule, Sequence[Any]], Any]
 ) -> None:
-    """Have `backend` compile the graphs for which `is_ours(graph, examples)` holds, where Inductor is asked to.
+    """Let `backend` compile the graphs for which `is_ours(graph, examples)` holds, where Inductor is asked to.
 
     `torch.compile` calls Inductor by an object that knows its mode and options; `torch._dynamo.optimize("inductor")`
     finds it by name.
@@ -220,7 +222,7 @@ def check_mode_and_options(mode: str | None, options: dict[str, Any] | None) -> 
 
 
 def guard_distributed() -> None:
-    """Has Dynamo guard a `DTensor` that shows memory of its own as it guards plain tensors: by size, dtype and device.
+    """Let Dynamo guard a `DTensor` that shows memory of its own as it guards plain tensors: by size, dtype and device.
 
     Of others it guards the parts, and of this one it would guard nothing.
     """
@@ -239,7 +241,7 @@ def guard_distributed() -> None:
 
 
 def guard_arguments_of_constants() -> None:
-    """Has Dynamo guard the functions that our functions with a constant result are given, by identity.
+    """Let Dynamo guard by identity the functions that our functions with a constant result are given.
 
     By itself it guards their code, which all functions share that were made by one. And has it call them with objects,
     and guard these, as it does from 2.12 on.
@@ -277,7 +279,7 @@ def guard_arguments_of_constants() -> None:
 
 
 def takes_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """`function`, which takes its arguments as one list and may empty it."""
+    """Return `function`, which takes its arguments as one list and may empty it."""
     function._boxed_call = True  # type: ignore[attr-defined]
     return function
 
@@ -296,7 +298,7 @@ def innermost(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Inside, the transforms of `torch.func` take `instead(tensor)` for each tensor among their arguments.
+    """Give the transforms of `torch.func` `instead(tensor)` for each tensor argument within a `with` block.
 
     Outside they must be PyTorch's own: Dynamo traces these, and refuses functions of ours.
     """
@@ -325,7 +327,7 @@ def leave_function_mode(mode: Any) -> None:
 
 @contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """Inside, no trace looks at what is called, no transform, and loops and branches call functions without Dynamo."""
+    """Hide calls from traces and transforms within a `with` block; loops and branches call functions without Dynamo."""
     callback = eval_frame.set_eval_frame(None)  # Dynamo's, between the graphs of a compiled function
     try:
         with (

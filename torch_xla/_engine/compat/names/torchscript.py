@@ -18,7 +18,7 @@ _type_of: Callable[[Any], Any] = torch._C.ConcreteModuleType.from_jit_type
 
 
 def modules_of(top: Any) -> Iterator[Any]:
-    """The C++ object of a script module, and those of all modules in it."""
+    """Yield the C++ object of a script module, and those of all modules in it."""
     yield top
     for _, child in torch._C.ModuleDict(top).items():
         yield from modules_of(child)
@@ -30,7 +30,7 @@ def _is_object(value: Any) -> bool:
 
 
 def slots_of(holder: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of one script module or object, by name."""
+    """Yield the attributes of one script module or object, by name."""
     if not isinstance(holder, _ObjectOfModule):
         yield from vars(holder).items()
         return
@@ -42,7 +42,7 @@ def slots_of(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in an attribute: it may be a structure, or an object that holds some."""
+    """Yield the tensors in an attribute: it may be a structure, or an object that holds some."""
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
@@ -68,7 +68,7 @@ def _changed(leaf: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _graphs_of(script: Any) -> Iterator[Any]:
-    """The graphs of a script module's methods and hooks and of those in it, or that of a function."""
+    """Yield the graphs of a script module's methods and hooks and of those in it, or that of a function."""
     functions: list[Any]
     if isinstance(script, torch.jit.ScriptFunction):
         functions = [script]
@@ -90,7 +90,7 @@ def _graphs_of(script: Any) -> Iterator[Any]:
 
 
 def constants_of(script: Any) -> Iterator[tuple[Any, Tensor]]:
-    """The tensors that are constants of a script, and the node of each."""
+    """Yield the tensors that are constants of a script, and the node of each."""
     for graph in _graphs_of(script):
         for node in graph.findAllNodes("prim::Constant"):
             kind = node.kindOf("value") if node.hasAttribute("value") else None

@@ -47,7 +47,7 @@ _schedule = functools.partial(getattr, _after)
 
 
 def after_full_collections(function: Callable[[], None]) -> None:
-    """Has `function` called behind each collection of all garbage, in the main thread, as soon as that has ended."""
+    """Call `function` after each full garbage collection, in the main thread."""
     if function not in _after.functions:
         _after.functions.append(function)
     if _schedule not in gc.callbacks:

@@ -48,7 +48,7 @@ class ExecutableFile(CacheArtifact):
 
     @staticmethod
     def type() -> str:
-        """The kind of artifact, as `CacheInfo` names it."""
+        """Return the kind of artifact, as `CacheInfo` names it."""
         return "xla"
 
 

@@ -120,7 +120,7 @@ def _is_read_only() -> bool:
 
 
 def find(key: Key, signature: Signature) -> Stored | None:
-    """The executable with this key and signature, if one was kept."""
+    """Return the executable with this key and signature, if one was kept."""
     place = folder()
     if place is None:
         return None
@@ -190,7 +190,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
 
 
 def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
-    """The executable of a file, if it is what its name says and takes and gives what the program does."""
+    """Return the executable of a file, if it is what its name says and takes and gives what the program does."""
     header = loaded.header
     if header.program != key.name or header.environment != key.environment:
         raise Unreadable("it is of another program than its name says")
@@ -296,7 +296,7 @@ def note_baked(key: Key, indices: list[int]) -> None:
 
 
 def baked(key: Key, count: int) -> list[int]:
-    """The numbers noted by `note_baked`, of a program that has `count`."""
+    """Return the numbers noted by `note_baked`, of a program that has `count`."""
     place = folder()
     if place is None:
         return []
@@ -312,12 +312,12 @@ def baked(key: Key, count: int) -> list[int]:
 
 
 def misses() -> list[tuple[str, str]]:
-    """The latest programs that were not found on disk, and why, oldest first."""
+    """Return the latest programs that were not found on disk, and why, oldest first."""
     return list(_misses)
 
 
 def headers(place: Path) -> Iterator[tuple[Path, Header]]:
-    """Every readable file of a folder with its header."""
+    """Yield every readable file of a folder with its header."""
     for path in sorted(place.glob(f"*{SUFFIX}")):
         with contextlib.suppress(OSError, Refused, Unreadable):
             yield path, executable_file.header_of(path)
@@ -365,7 +365,7 @@ artifacts.serve(_read, _adopt)
 
 
 def size_of(place: Path) -> int:
-    """The bytes that the files of a folder take."""
+    """Return the bytes that the files of a folder take."""
     return sum(size for _, size, _ in _files(place))
 
 
@@ -428,7 +428,7 @@ class _Listing:
         return self._state == (place, place.stat().st_mtime_ns)
 
     def add(self, path: Path) -> None:
-        """A file that this process has written to a folder that was as listed."""
+        """Add a file that this process has written to a folder that was as listed."""
         bisect.insort(self._names, path.name)
         self._state = path.parent, path.parent.stat().st_mtime_ns
 

@@ -57,19 +57,19 @@ class Header:
 
 
 def joined(header: Header, executable: bytes, sign: Callable[[bytes], bytes]) -> bytes:
-    """A whole file; `sign` gives the signature of its checksum."""
+    """Return a whole file; `sign` gives the signature of its checksum."""
     told = {field.name: getattr(header, field.name) for field in fields(header)}
     return _signed(json.dumps(told).encode() + b"\n" + zlib.compress(executable, 1), sign)
 
 
 def signed_anew(data: bytes, sign: Callable[[bytes], bytes]) -> bytes:
-    """The same file with another signature. Raises `Unreadable` if it is damaged."""
+    """Return the same file with another signature. Raises `Unreadable` if it is damaged."""
     _, rest, _ = _intact(data)
     return _signed(rest, sign)
 
 
 def split(data: bytes, verify: Callable[[bytes, bytes], None] | None = None) -> tuple[Header, bytes]:
-    """The header and the executable of a whole file. Raises `Unreadable` if it is damaged.
+    """Return the header and the executable of a whole file. Raises `Unreadable` if it is damaged.
 
     Where it is given, `verify` is called with the checksum and its signature, and raises if that does not fit.
     """
@@ -94,7 +94,7 @@ def _signed(rest: bytes, sign: Callable[[bytes], bytes]) -> bytes:
 
 
 def _intact(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """The checksum, what it is of, and its signature."""
+    """Return the checksum, what it is of, and its signature."""
     magic, _, rest = data.partition(b"\n")
     checksum, _, rest = rest.partition(b"\n")
     signature, _, rest = rest.partition(b"\n")
@@ -106,7 +106,9 @@ def _intact(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def header_of(path: Path) -> Header:
-    """The header of a file. Raises `OSError`, `Refused` or `Unreadable`; the rest of the file is not looked at."""
+    """Return the header of a file. Raises `OSError`, `Refused` or `Unreadable`; the rest of the file is not looked
+    at.
+    """
     with _opened(path) as file:
         magic, _, _, text = (file.readline(most) for most in (len(MAGIC), 80, 80, _LONGEST_HEADER))
     if magic != MAGIC:
@@ -152,7 +154,7 @@ def _opened(path: Path) -> Any:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A handle; what is there may be a pipe."""
+    """Open the file, which may be a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -53,7 +53,9 @@ def begin(place: Path, target: Any, load: Callable[[Path, Any], Any]) -> None:
 
 
 def _names(place: Path) -> list[str]:
-    """The files that this command used the last time; none if the note is damaged, or says what no file is called."""
+    """Return the files that this command used the last time; none if the note is damaged, or says what no file is
+    called.
+    """
     if not _note():
         return []
     try:

@@ -28,7 +28,7 @@ def is_needed(target: Target) -> bool:
 
 
 def start() -> str:
-    """The name of this start of the program, which its processes have in common."""
+    """Return the name of this start of the program, which its processes have in common."""
     return coordination.attempt()
 
 
@@ -54,7 +54,7 @@ def _times_asked(digest: str) -> int:
 
 
 def agreed(watch: heartbeats.Watch, key: Key, written: str, time: int) -> bool:
-    """`have`, asked for this key for the `time`th time."""
+    """Agree on `have`, asked for this key for the `time`th time."""
     place = f"kept/{key.digest}/{time}"
     if not written or watch.propose(f"{place}/start", written) != written:
         verdict = watch.propose(place, "compile")

@@ -36,7 +36,7 @@ class Lists:
 
     @classmethod
     def of(cls, plan: Plan) -> "Lists":
-        """Of a plan with a `length_of_lists`."""
+        """Return the list operation of a plan with a `length_of_lists`."""
         length = length_of_lists(plan)
         args, kwargs = plan.arguments
         operands: list[list[int]] = [[] for _ in range(length)]
@@ -54,7 +54,9 @@ class Lists:
         return specs, tuple(self.plan.numbers[index] for index in self.numbers[element])
 
     def part(self, elements: Sequence[int]) -> tuple[Plan, list[int], list[int], list[int]]:
-        """The plan for some of the elements, and which operands, numbers and outputs of the whole are its own."""
+        """Return the plan for some of the elements, and which operands, numbers and outputs of the whole are its
+        own.
+        """
         operands: dict[int, int] = {}
         numbers: dict[int, int] = {}
 

@@ -43,7 +43,7 @@ class OnLists(NamedTuple):
     kinds: list[Hashable]  # of each element; equal ones are computed in the same way
 
     def cut(self, pieces: Sequence[Piece], parts: Sequence[Sequence[int]]) -> list[list[Piece]]:
-        """Its pieces for the elements of each of `parts`, one after the other; none if they need each other."""
+        """Return its pieces for the elements of each of `parts`, one after the other; none if they need each other."""
         found = [
             [
                 _part(piece, lists, elements)
@@ -62,7 +62,9 @@ class OnLists(NamedTuple):
 
 
 def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
-    """The pieces of each stage of `graph`, cut where it repeats, into about `most_stages`; one if it does not."""
+    """Return the pieces of each stage of `graph`, cut where it repeats, into about `most_stages`; one if it does
+    not.
+    """
     pieces, reads = without_reads(graph)
     return [with_reads(stage, reads) for stage in _cut_where_it_repeats(pieces, most_stages)]
 

@@ -60,7 +60,7 @@ def _named(elements: Sequence[Hashable]) -> np.ndarray:
 
 
 def _periods(names: np.ndarray) -> list[int]:
-    """The distances at which pieces of a sequence come again, the most frequent first."""
+    """Return the distances at which pieces of a sequence come again, the most frequent first."""
     counts: Counter[int] = Counter()
     pieces, width = names, 1
     while len(pieces) > 1 and width <= len(names) // 2:

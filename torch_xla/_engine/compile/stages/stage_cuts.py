@@ -49,7 +49,7 @@ class Stage:
 def of(
     graph: Graph, donated: Sequence[int], spared: int, least_bytes: int, at_most: float = math.inf
 ) -> tuple[Stage, ...]:
-    """The stages of a graph, of whose inputs those at `donated` may be given away, each of `least_bytes` or so.
+    """Return the stages of a graph, of whose inputs those at `donated` may be given away, each of `least_bytes` or so.
 
     None if they would not spare the compilation of `spared` operations. There
     are about `MOST_STAGES`, and never more than `at_most`.
@@ -68,7 +68,9 @@ def of(
 
 
 def of_rounds(graph: Graph, donated: Sequence[int], at_most: float = math.inf) -> tuple[Stage, ...]:
-    """The stages, on the host's own cores, of a graph that is left whole but for the rounds of an optimizer's step."""
+    """Return the stages, on the host's own cores, of a graph that is left whole but for the rounds of an optimizer's
+    step.
+    """
     parts = optimizer_chunks.in_rounds(graph, at_most, LEAST_BYTES_OF_ROUND) if _is_divisible(graph) else []
     return _stages(graph, frozenset(donated), parts) if parts else ()
 
@@ -96,7 +98,7 @@ def _weight(operation: Operation) -> int:
 
 
 def _traffic(graph: Graph) -> int:
-    """The bytes that the operations read and write, each by itself."""
+    """Return the bytes that the operations read and write, each by itself."""
     bytes_of = [spec.numel * int(spec.dtype.itemsize) for spec in graph.specs]
     read = sum(bytes_of[slot] for operation in graph.operations for slot in operation.operands)
     return read + sum(bytes_of[len(graph.inputs) :])
@@ -142,7 +144,9 @@ def _stages(graph: Graph, donated: frozenset[int], parts: Sequence[Sequence[Piec
 def _graph(
     graph: Graph, part: Sequence[Piece], inputs: tuple[int, ...], outputs: list[int], ending: Sequence[bool]
 ) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
-    """The graph of a stage, its numbers, and the inputs it gives away; puts `outputs` in an order that suits these."""
+    """Return the graph of a stage, its numbers, and the inputs it gives away; puts `outputs` in an order that suits
+    these.
+    """
     slots = {slot: index for index, slot in enumerate(inputs)}
     numbers: list[int] = []
     operations: list[Operation] = []

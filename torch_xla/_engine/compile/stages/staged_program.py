@@ -64,7 +64,7 @@ class Wanted:
         return isinstance(other, Wanted) and self.key == other.key
 
     def divided(self, inputs: tuple[Spec, ...], results: tuple[Placed, ...]) -> "Wanted":
-        """The same of values that are divided so: `results` say it of those for which it is asked."""
+        """Return the same of values that are divided so: `results` say it of those for which it is asked."""
         graph = replace(self.stage.graph, inputs=inputs)
         stage = replace(self.stage, graph=graph)
         own = results_of(graph, stage.donated, self.key.target)
@@ -76,7 +76,7 @@ class Wanted:
         return found
 
     def fill(self, compiled: Any) -> None:
-        """Has it from now on, and so have other programs."""
+        """Give it the executable, also for other programs."""
         self.executable = _executables[self.key] = Executable(compiled)
 
 
@@ -92,7 +92,7 @@ def wanted(
     arguments: frozenset[int],
     baked: set[int],
 ) -> list[Wanted]:
-    """For each stage of a program the executable it needs; equal ones are one object.
+    """Return for each stage of a program the executable it needs; equal ones are one object.
 
     Of the whole graph's `numbers`, `arguments` are arguments of the program, and those `baked` must be baked in.
     """
@@ -255,7 +255,7 @@ class Staged:
         return peak, found
 
     def as_text(self) -> str:
-        """The HLO of each executable, with the numbers of its stages."""
+        """Return the HLO of each executable, with the numbers of its stages."""
         numbers: dict[Any, list[str]] = {}
         for number, executable in enumerate(self._executables):
             numbers.setdefault(executable, []).append(str(number))
@@ -281,11 +281,11 @@ class _Pool:
         return np.array([self._places.setdefault(index, len(self._places)) for index in indices])
 
     def close(self) -> None:
-        """All places are known."""
+        """Note that all places are known."""
         self._constants = np.array([self._numbers[i] for i in list(self._places)[self._first :]], dtype=self._dtype)
 
     def with_constants(self, arguments: np.ndarray | None) -> np.ndarray:
-        """All numbers of a run with these `arguments`; none of them if the program takes none."""
+        """Return all numbers of a run with these `arguments`; none of them if the program takes none."""
         return self._constants if arguments is None else np.concatenate((arguments, self._constants))
 
 
@@ -308,5 +308,5 @@ def _bytes(spec: Spec, sharding: Any) -> int:
 
 
 def _given(stage: Stage) -> list[int]:
-    """The slots whose memory a stage is given."""
+    """Return the slots whose memory a stage is given."""
     return [stage.inputs[index] for index in stage.donated]

@@ -89,7 +89,7 @@ def compile_unsaved(module: GraphModule, examples: Sequence[Any]) -> Callable[..
 
 
 def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
-    """A graph of aten operators, compiled: takes its arguments in one list, which it empties."""
+    """Return a graph of aten operators, compiled: takes its arguments in one list, which it empties."""
     number_composites(module)
     # Autograd calls what is in a backward graph, and what the forward graph kept has the dtypes of this device.
     refusal = None if kind == "backward" else refusal_in(list(module.graph.nodes))
@@ -109,7 +109,7 @@ def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Ca
 
 
 def compile_whole(module: GraphModule, kind: str) -> Callable[..., Any]:
-    """As `compile_graph`, of a graph that must become one operation. Raises `Unsplittable`."""
+    """Do as `compile_graph`, for a graph that must become one operation. Raises `Unsplittable`."""
     return _boxed(CompiledGraph(module, kind))
 
 

@@ -41,7 +41,7 @@ class GraphOperation:
         self._draws = interpreter.draws(parts.module)
 
     def record(self, arguments: list[Any]) -> list[Value]:
-        """The values of the outputs for these inputs: tensors on the device, or Python numbers."""
+        """Return the values of the outputs for these inputs: tensors on the device, or Python numbers."""
         signature, operands, numbers = call = [], [], []  # type: Call
         device = _taken_together(arguments, call)
         for argument in arguments if device is None else ():
@@ -61,7 +61,7 @@ class GraphOperation:
         return append(plan, call, device)
 
     def record_each(self, arguments: list[Any]) -> list[Value]:
-        """As `record`, but each operator by itself, so that the values of each can be looked at."""
+        """Do as `record`, but each operator by itself, so that the values of each can be looked at."""
         assert self._parts.module is not None
         metrics.count("DynamoGraphByOperator")
         given = [
@@ -105,7 +105,7 @@ class GraphOperation:
     def _replaced(
         self, arguments: list[Any], specs: tuple[Spec, ...], outputs: tuple[Spec, ...]
     ) -> tuple[int, ...] | None:
-        """For each output the operand that the graph overwrites with it; nothing if it overwrites none."""
+        """Return for each output the operand that the graph overwrites with it; nothing if it overwrites none."""
         written = {source: target for target, source in self._parts.writes}
         if not written:
             return None
@@ -121,7 +121,9 @@ class GraphOperation:
         return plans_of_calls.graph_of(self._parts.module) if self._parts.module is not None else None
 
     def _promised(self) -> tuple[Spec, ...]:
-        """The outputs as PyTorch described them when it traced the graph; nothing if it did not know the sizes."""
+        """Return the outputs as PyTorch described them when it traced the graph; nothing if it did not know the
+        sizes.
+        """
         specs = []
         for node in self._parts.outputs:
             promised = node.meta["val"]

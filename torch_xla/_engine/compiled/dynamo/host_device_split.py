@@ -39,7 +39,7 @@ class Parts:
 
 
 def split(module: GraphModule, kind: str) -> Parts:
-    """The parts of `module`. Raises `Unsplittable` with the reason."""
+    """Return the parts of `module`. Raises `Unsplittable` with the reason."""
     parts = Parts([node for node in module.graph.nodes if node.op == "placeholder"])
     on_device: set[Node] = set()
     late: set[Node] = set()
@@ -245,10 +245,10 @@ def evaluate(nodes: Iterable[Node], values: dict[Node, Any]) -> None:
 
 
 def results(nested: Any, values: dict[Node, Any]) -> Any:
-    """The graph's results in their nesting."""
+    """Return the graph's results in their nesting."""
     return torch.fx.node.map_arg(nested, values.__getitem__)
 
 
 def constants(module: GraphModule, nodes: Sequence[Node]) -> dict[Node, Any]:
-    """The tensors that belong to the graph itself."""
+    """Return the tensors that belong to the graph itself."""
     return {node: getattr(module, str(node.target)) for node in nodes if node.op == "get_attr"}

@@ -22,7 +22,7 @@ def install() -> None:
 
 
 def _run_higher_order(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """A loop or branch of PyTorch on our tensors. Tracing its body takes what `torch.compile` is made of."""
+    """Return a loop or branch of PyTorch on our tensors. Tracing its body takes what `torch.compile` is made of."""
     return importlib.import_module("..loops.higher_order_ops", __package__).run(operator, args, kwargs)
 
 

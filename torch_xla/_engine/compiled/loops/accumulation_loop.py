@@ -79,7 +79,7 @@ def accumulate(
 def _traced(
     step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any, wanted: bool
 ) -> tuple[Recipe, list[bool]]:
-    """A round as a loop, and which parameters its loss has a gradient by."""
+    """Return a round as a loop, and which parameters its loss has a gradient by."""
     module = _Step(model, step)
     hooks = list(map(gradient_hooks, own.values()))
     reached: list[bool] = []

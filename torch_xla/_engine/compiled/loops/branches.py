@@ -33,7 +33,7 @@ _FORMS = {
 
 
 def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """The result of `call(*args)`, whose functions are graphs that close over nothing."""
+    """Return the result of `call(*args)`, whose functions are graphs that close over nothing."""
     form = _FORMS[operator]
     functions = [args[place] for place in form.functions]
     if all(isinstance(each, GraphModule) for each in functions):
@@ -71,7 +71,7 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
 
 
 def _given(tree: pytree.TreeSpec, leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a function, one after the other."""
+    """Return the arguments of a function, one after the other."""
     return tuple(each for group in pytree.tree_unflatten(list(leaves), tree) for each in group)
 
 

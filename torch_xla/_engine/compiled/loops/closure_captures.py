@@ -50,18 +50,18 @@ class Tracing:
         self._shared: dict[int, _Argument] = {}  # arguments that share memory with captured tensors
 
     def describe(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor without memory that is like `tensor`."""
+        """Return a tensor without memory that is like `tensor`."""
         with by_itself(), self.mode:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
     def describe_slice(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor without memory like the slices of `tensor` along its first dimension."""
+        """Return a tensor without memory like the slices of `tensor` along its first dimension."""
         with by_itself(), self.mode:
             size, stride = tensor.shape[1:], tensor.stride()[1:]
             return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
 
     def memory_of(self, tensor: torch.Tensor) -> Span:
-        """The memory of a tensor that is not described here."""
+        """Return the memory of a tensor that is not described here."""
         outside = substituted(tensor, self._depth)
         with by_itself():
             return Span.of(outside)
@@ -73,7 +73,7 @@ class Tracing:
             self._arguments[address_of(described.untyped_storage())] = argument
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of `function` for such arguments."""
+        """Return the result of `function` for such arguments."""
         selections = Selections(self._writes.to)
         substitution = Substitution(self._stand_in, selections)
         try:
@@ -130,13 +130,15 @@ class Tracing:
                     raise self._two_ways(argument)
 
     def memories(self) -> frozenset[int]:
-        """The memory outside that was captured, if any of it or an argument was written to."""
+        """Return the memory outside that was captured, if any of it or an argument was written to."""
         with by_itself():
             seen = [*(fake for _, fake in self._memories.values()), *(each.fake for each in self._arguments.values())]
             return frozenset(self._memories) if any(self._writes.reaches(each) for each in seen) else frozenset()
 
     def memories_of(self, results: Sequence[Any]) -> list[tuple[Span, ...]]:
-        """The memory that results show and that was captured, or that arguments were copies of; if any was written."""
+        """Return the memory that results show and that was captured, or that arguments were copies of; if any was
+        written.
+        """
         with by_itself():
             return [self._outside(each) if isinstance(each, torch.Tensor) else () for each in results]
 
@@ -254,7 +256,7 @@ class _Writes(TorchDispatchMode):
 
 
 def _described(tensor: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
-    """A tensor like `tensor`, at the same place of its memory; on the memory of `other` if there is one."""
+    """Return a tensor like `tensor`, at the same place of its memory; on the memory of `other` if there is one."""
     end = Span.of(tensor).end
     if other is None:
         if not tensor.storage_offset():
@@ -270,7 +272,7 @@ def _described(tensor: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor
 
 
 def _line_of(error: BaseException) -> str:
-    """The user's innermost line on the way to `error`."""
+    """Return the user's innermost line on the way to `error`."""
     found, frame = "an unknown line", error.__traceback__
     while frame is not None:
         if user_lines.belongs_to_user(frame.tb_frame.f_code.co_filename):
@@ -280,14 +282,16 @@ def _line_of(error: BaseException) -> str:
 
 
 def _seen(results: Any, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Results of a function; one that it closes over and returns as it is went through no function of PyTorch."""
+    """Return results of a function; one that it closes over and returns as it is went through no function of
+    PyTorch.
+    """
     return pytree.tree_map_only(torch.Tensor, substitute, results)
 
 
 def with_captured(
     function: Callable[..., Any], captured: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Callable[..., Any]:
-    """`function`, which finds the tensors `given` in place of those it closes over."""
+    """Return `function`, which finds the tensors `given` in place of those it closes over."""
     places = {id(tensor): place for place, tensor in enumerate(captured)}
 
     def substitute(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ _known: "weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]]" = weakre
 
 
 def run(operator: Any, args: Any, kwargs: Any) -> Any:
-    """The result of `operator`, recorded; or composed by PyTorch, where the device cannot run it as one."""
+    """Return the result of `operator`, recorded; or composed by PyTorch, where the device cannot run it as one."""
     leaves, tree = pytree.tree_flatten((args, kwargs))
     functions = [leaf for leaf in leaves if callable(leaf)]
     key = (operator, tree, *map(_kind, leaves))

@@ -38,7 +38,9 @@ def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
-    """The graph of functional operators that `function`, of tensors and of tuples of them, calls for such tensors."""
+    """Return the graph of functional operators that `function`, of tensors and of tuples of them, calls for such
+    tensors.
+    """
     with by_itself():
         return graph_for(function, described(tensors), decompositions.table())
 
@@ -46,7 +48,9 @@ def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) ->
 def graph_for(
     function: Callable[..., Any], described: Sequence[Any], table: dict[Any, Callable[..., Any]]
 ) -> GraphModule:
-    """The same for tensors that were described already, whose sizes may be symbols, with these decompositions."""
+    """Return the same for tensors that were described already, whose sizes may be symbols, with these
+    decompositions.
+    """
     with by_itself():
         graph: Any = aot_export_joint_simple(
             without_checks(function), tuple(described), trace_joint=False, decompositions=table
@@ -55,7 +59,7 @@ def graph_for(
 
 
 def traced_call(function: Callable[..., Any], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
-    """`function` of these arguments as one recorded operation of the tensors among them, without gradients.
+    """Return `function` of these arguments as one recorded operation of the tensors among them, without gradients.
 
     Raises `Unsplittable` if it cannot be one.
     """

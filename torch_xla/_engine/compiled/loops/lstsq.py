@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def least_squares(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """`torch.linalg.lstsq`, whose gradient is that of the pseudo-inverse."""
+    """Return `torch.linalg.lstsq`, whose gradient is that of the pseudo-inverse."""
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
         raise RuntimeError(
             f"torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver!r}"

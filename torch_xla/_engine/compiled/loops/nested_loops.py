@@ -127,7 +127,7 @@ def substituted(tensor: torch.Tensor, depth: int | None = None) -> torch.Tensor:
 
 @contextmanager
 def by_itself() -> Iterator[None]:
-    """Inside, a body is traced as if nothing around it were."""
+    """Trace a body within a `with` block as if nothing were around it."""
     _here.depth += 1
     try:
         with private.outside_of_traces():

@@ -34,7 +34,7 @@ class ScanLoop:
         return results
 
     def differentiated(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Differentiated | None:
-        """Both directions, with the gradients that such tensors ask for; none where no result has a gradient."""
+        """Return both directions, with the gradients that such tensors ask for; none where no result has a gradient."""
         needed = tuple(torch.is_grad_enabled() and each.requires_grad for each in tensors)
         if not any(needed):
             return None
@@ -47,7 +47,7 @@ class ScanLoop:
         return self._differentiated[needed, partition]
 
     def draws(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> list[Any]:
-        """The operators that draw random numbers in a round, for such tensors."""
+        """Return the operators that draw random numbers in a round, for such tensors."""
         found = self.differentiated(tensors, partition)
         if found is not None:
             return found.draws
@@ -113,7 +113,7 @@ class _Gradient:
         self._back: ScanLoop | None = None
 
     def run(self, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], state: Any) -> list[torch.Tensor]:
-        """Gradients by the inputs that need them, in order."""
+        """Return gradients by the inputs that need them, in order."""
         loop, roles = self._loop, self._loop.roles
         with self._numbers_of(inputs, state):
             rounds = self._again.run(inputs, loop.partition)[roles.carried :]
@@ -130,7 +130,7 @@ class _Gradient:
 
     @contextmanager
     def _numbers_of(self, inputs: Sequence[torch.Tensor], state: Any) -> Iterator[None]:
-        """Inside, the rounds draw the numbers that they drew."""
+        """Let the rounds draw the numbers that they drew, within a `with` block."""
         loop = self._loop
         if not loop.draws:
             yield

@@ -90,7 +90,7 @@ class Examples:
             return torch.empty((self.length, *value.shape), dtype=value.dtype, device=value.device)
 
     def around(self, body: GraphModule, outputs: Sequence[Node], reverse: bool) -> GraphModule:
-        """The graph of a scan with this body, whose outputs these are."""
+        """Return the graph of a scan with this body, whose outputs these are."""
         build = _Builder(body)
         roles = self.roles
         inputs = [build.input(f"input_{place}", each) for place, each in enumerate(self.whole)]
@@ -102,12 +102,12 @@ class Examples:
 
 
 def draws_of(body: GraphModule) -> list[Any]:
-    """The operators of a body that draw random numbers, in order."""
+    """Return the operators of a body that draw random numbers, in order."""
     return [node.target for node in body.graph.nodes if interpreter.is_random(body, node)]
 
 
 def without_gradients(body: Callable[..., Any], roles: Roles, tensors: Sequence[torch.Tensor], reverse: bool) -> Whole:
-    """A scan as a function of its tensors."""
+    """Return a scan as a function of its tensors."""
     examples = Examples(roles, tensors)
     graph = pure_graph(body, examples.round())
     return Whole(examples.around(graph, _output(graph), reverse), kind="scan")
@@ -153,7 +153,9 @@ class Differentiated:
     def backward(
         self, grads: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Gradients by what needs them, from those of all outputs, from what `forward` gave besides, and its inputs."""
+        """Return gradients by what needs them, from those of all outputs, from what `forward` gave besides, and its
+        inputs.
+        """
         carried = [place for place in range(self.roles.carried) if self.needed[place]]
         outside = [place for place in self.differentiable if place >= self.roles.carried]
         slices = [inputs[_place(node)] for node in self._saved.slices]
@@ -208,7 +210,9 @@ class Differentiated:
         return self._around(GraphModule(back, graph), once, (carried, slices, constants, outside))
 
     def _around(self, body: GraphModule, once: GraphModule, places: tuple[list[int], ...]) -> GraphModule:
-        """The whole backward direction: gradients start as given or at zero, and the rounds go from last to first."""
+        """Return the whole backward direction: gradients start as given or at zero, and the rounds go from last to
+        first.
+        """
         carried, slices, constants, outside = places
         roles, saved = self.roles, self._saved
         build = _Builder(body)
@@ -242,7 +246,7 @@ class Differentiated:
 
 
 def paths_of(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[int]:
-    """Of each result the inputs, as bits, to which autograd has a path from it."""
+    """Return for each result, as bits, the inputs to which autograd has a path from it."""
     edges = [get_gradient_edge(each) if each.requires_grad else None for each in (*inputs, *results)]
     known: dict[Any, int] = {
         _key(edge.node, 0): 1 << place for place, edge in enumerate(edges[: len(inputs)]) if edge is not None
@@ -341,7 +345,7 @@ def _output(module: GraphModule) -> list[Any]:
 
 
 def _place(placeholder: Node) -> int:
-    """The position of an input of the body, which its name carries."""
+    """Return the position of an input of the body, which its name carries."""
     return int(placeholder.name.removeprefix("primals_")) - 1
 
 

@@ -75,7 +75,7 @@ def _body(layer: nn.Module, written: Sequence[str]) -> Callable[..., Any]:
 
 
 def _own(layer: nn.Module, layers: Sequence[nn.Module]) -> Iterable[tuple[str, torch.Tensor]]:
-    """The parameters and buffers of a layer that not all layers share."""
+    """Yield the parameters and buffers of a layer that not all layers share."""
     for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
         if len(layers) == 1 or not all(_find(other, name) is tensor for other in layers):
             yield name, tensor
@@ -90,7 +90,7 @@ def _find(layer: nn.Module, name: str) -> Any:
 
 
 def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list[str]:
-    """The buffers of a layer that it writes to."""
+    """Return the buffers of a layer that it writes to."""
     stage = Tracing()
     described = {name: stage.describe(tensor) for name, tensor in own.items()}
     inputs = pytree.tree_map_only(torch.Tensor, stage.describe, value)

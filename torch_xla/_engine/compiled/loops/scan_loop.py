@@ -29,13 +29,13 @@ class Nested:
 
     @classmethod
     def of(cls, value: Any) -> "Nested":
-        """The structure of `value`."""
+        """Return the structure of `value`."""
         leaves, tree = pytree.tree_flatten(value)
         places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
         return cls(tree, tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves), places)
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The structure with these tensors."""
+        """Return the structure with these tensors."""
         leaves = list(self.static)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
@@ -43,7 +43,7 @@ class Nested:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors of a structure, in order."""
+    """Return the tensors of a structure, in order."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -152,7 +152,7 @@ def trace_by_itself(recipe: Recipe, init: Any, xs: Any) -> None:
 
 
 def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tuple[Any, Any]:
-    """The last carry and the stacked outputs."""
+    """Return the last carry and the stacked outputs."""
     if not is_traced() and _shared(recipe, init, xs) != recipe.shared:
         # The body may see what it writes to as another argument than before.
         again = trace(recipe.function, init, xs)

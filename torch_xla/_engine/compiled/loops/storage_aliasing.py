@@ -20,7 +20,7 @@ class Span:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Span":
-        """The bytes that `tensor` shows."""
+        """Return the bytes that `tensor` shows."""
         tensor = innermost(tensor)
         start = int(tensor.storage_offset()) * tensor.itemsize
         return cls(address_of(tensor.untyped_storage()), start, start + _length(tensor) * tensor.itemsize)
@@ -86,7 +86,7 @@ def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def like(tensor: Any) -> str:
-    """A tensor in words: dtype and sizes; something else as it is written."""
+    """Return a tensor in words: dtype and sizes; something else as it is written."""
     if not isinstance(tensor, torch.Tensor):
         return repr(tensor)
     return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
@@ -127,7 +127,7 @@ _REFUSED: tuple[tuple[Callable[[torch.Tensor, torch.Tensor], bool], str], ...] =
 
 
 def _memory(given: Sequence[torch.Tensor], group: Group) -> torch.Tensor:
-    """One memory with what the tensors of a group hold."""
+    """Return one memory with what the tensors of a group hold."""
     length = max(place.offset + _length(given[place.number], place.stride) for place in group)
     for place in group:
         tensor = given[place.number]

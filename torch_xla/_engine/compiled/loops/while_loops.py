@@ -67,7 +67,9 @@ class Loop:
 def loop_of(
     function: Callable[..., Any], key: Any, condition: Callable[..., Any], body: Callable[..., Any], carried: Any
 ) -> Loop:
-    """A loop whose body follows from `function` and `key`: traced once for each kind of `carried` if there is one."""
+    """Return a loop whose body follows from `function` and `key`: traced once for each kind of `carried` if there is
+    one.
+    """
     if key is None or not inspect.isfunction(function) or is_traced():
         return Loop(condition, body, carried)
     # Kept by the function itself, which the loop holds: both are freed together.

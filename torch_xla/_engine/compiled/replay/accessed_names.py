@@ -54,7 +54,7 @@ class Reads:
         )
 
     def with_those_of(self, other: "Reads") -> "Reads":
-        """Both."""
+        """Return the union of both."""
         codes = dict(self.codes)
         for code, names in other.codes.items():
             codes[code] = codes.get(code, frozenset()) | names
@@ -76,7 +76,7 @@ class Executed:
         self.everything = False
 
     def reads(self) -> Reads:
-        """The names in what was executed."""
+        """Return the names in what was executed."""
         codes: dict[types.CodeType, frozenset[str]] = {}
         names: set[str] = set()
         imports: set[str] = set()

@@ -65,7 +65,7 @@ class Facts:
     schedule: Schedule | None = None
 
     def release(self) -> None:
-        """Lets go of the memory of the call; what another call is compared with stays."""
+        """Release the memory of the call; what another call is compared with stays."""
         self.places, self.leaves, self.written = [], [], []
         self.differences, self.reached = [], None
         if self.host is not None:
@@ -73,7 +73,7 @@ class Facts:
 
 
 def same(one: Facts, other: Facts) -> str:
-    """Why two calls are not the same, or nothing."""
+    """Return why two calls are not the same, or nothing."""
     if one.code != other.code:
         return "it records another program from call to call"
     if one.host is not None or other.host is not None:

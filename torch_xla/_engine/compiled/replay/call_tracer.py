@@ -101,7 +101,7 @@ class CallWatch:
         return found
 
     def line_of(self, path: str) -> Line | None:
-        """The line that changed the suspect with this path."""
+        """Return the line that changed the suspect with this path."""
         return self._culprits.get(path)
 
     def _heard(self, event: Any) -> None:
@@ -191,7 +191,7 @@ _CAUSES = {
 
 
 def _asked_by(frame: FrameType) -> Domain:
-    """Whose code asked for what this frame does: the standard library works for its caller."""
+    """Return whose code asked for what this frame does: the standard library works for its caller."""
     each: FrameType | None = frame
     while each is not None:
         domain = pure_allowlist.domain_of(each.f_code, each.f_globals)

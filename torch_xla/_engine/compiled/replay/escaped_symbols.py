@@ -45,7 +45,7 @@ def _put_back(holder: Any, plain: Callable[[Any], Any]) -> None:
 
 
 def _exchange(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
-    """Has what holds a tuple hold another. One that nothing but a frame holds stays."""
+    """Give each holder of a tuple another one. A tuple that nothing but a frame holds stays."""
     made = type(old)._make(new) if hasattr(old, "_make") else new  # type: ignore[attr-defined]
     for holder in gc.get_referrers(old):
         if not isinstance(holder, tuple):

@@ -16,7 +16,7 @@ _AUTOCAST = ("xla", "cpu", "cuda")
 
 
 def circumstances(device: Device) -> tuple[Any, ...]:
-    """All of it, to be compared. It holds what it names, so that nothing else can take its place."""
+    """Return all of it, to be compared. It holds what it names, so that nothing else can take its place."""
     return (
         device.index,
         threading.get_ident(),
@@ -36,7 +36,7 @@ def circumstances(device: Device) -> tuple[Any, ...]:
 
 
 def hindrance() -> str:
-    """Why nothing can be replayed where we are, or nothing."""
+    """Return why nothing can be replayed where we are, or nothing."""
     if private.transforms_are_active():
         return "a transform of `torch.func` is active"
     if torch.is_anomaly_enabled():

@@ -51,7 +51,7 @@ class Gradients:
     """The changes of a replay to the gradients of leaves. It does not hold the gradients of the recorded calls."""
 
     def __init__(self, facts: Facts, used: set[int], specs: dict[int, Spec], device: Device) -> None:
-        """`used` are the places that are read or written, `specs` those of the places that are written."""
+        """Take the places that are read or written as `used`, and the specs of the written ones as `specs`."""
         self._device = device
         # A tensor that requires none may be given one, too: an optimizer uses it, and a replay knows of none.
         leaves, seen = set(map(id, facts.leaves)), facts.reached.tensors if facts.reached is not None else []

@@ -283,7 +283,7 @@ class _Walk:
         self.add(kind.__name__, kind, strict)
 
     def _all_attributes(self, path: str, attributes: dict[str, Any], strict: bool, of_torch: bool) -> None:
-        """Those that the program has not named PyTorch may look at: they must stay, but need not be understood."""
+        """Guard attributes that the program has not named, which PyTorch may read: they must stay as they are."""
         self._hold(path, attributes, Look.ATTRIBUTES)
         self._entries += len(attributes)
         for name, value in list(attributes.items()):
@@ -324,7 +324,7 @@ class _Walk:
     def _attributes(
         self, path: str, attributes: Mapping[str, Any], more: frozenset[str] = frozenset(), strict: bool = True
     ) -> None:
-        """Those with names that the program's code has read, there or not."""
+        """Guard the attributes that the program's code has read, whether they exist or not."""
         names = self.reads.names | more
         if self.reads.everything and "__name__" not in attributes and "__module__" not in attributes:
             names |= attributes.keys()
@@ -384,7 +384,7 @@ def _known_classes() -> frozenset[type]:
 
 
 def _is_opaque(kind: type) -> bool:
-    """Objects that annotations are made of, and modules' specifications: nothing that is computed with."""
+    """Return whether an object serves annotations or is a module's specification: nothing is computed with it."""
     return kind.__module__ in ("typing", "importlib._bootstrap", "importlib.machinery")
 
 
@@ -408,7 +408,7 @@ def _is_programs(kind: type) -> bool:
 
 
 def _is_special(name: str) -> bool:
-    """Methods that code calls without naming them, such as `__call__`."""
+    """Return whether code calls the method without naming it, such as `__call__`."""
     return name.startswith("__") and name.endswith("__")
 
 
@@ -441,7 +441,7 @@ def _codes(value: Any) -> set[types.CodeType]:
 
 @functools.lru_cache(4096)
 def _inner(code: types.CodeType) -> tuple[types.CodeType, ...]:
-    """The code of the functions that are made inside a function."""
+    """Return the code of the functions that are made inside a function."""
     found: list[types.CodeType] = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

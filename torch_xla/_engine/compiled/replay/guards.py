@@ -82,12 +82,12 @@ class Container:
     open: frozenset[str] = frozenset()  # the keys of a dictionary whose values may be others of their type
 
     def let_change(self, keys: Iterable[str]) -> None:
-        """Looks from now on at no more than the types of a dictionary's values at these keys."""
+        """Look from now on at no more than the types of a dictionary's values at these keys."""
         self.open |= set(keys)
         self.expected = self.contents()
 
     def let_change_all(self) -> None:
-        """Looks from now on at no more than the form of a tensor on the CPU."""
+        """Look from now on at no more than the form of a tensor on the CPU."""
         self.kind = Look.HOST_FORM
         self.expected = self.contents()
 
@@ -122,7 +122,7 @@ class Container:
                 return [held.untyped_storage(), (held.shape, held.stride(), held.storage_offset(), held.requires_grad)]
 
     def place(self, index: int) -> str:
-        """The name of one element, for messages."""
+        """Return the name of one element, for messages."""
         if self.kind is Look.SEQUENCE:
             return f"{self.path}[{index}]"
         if self.kind is Look.NAMED:
@@ -133,7 +133,7 @@ class Container:
         return f"{self.path}.{key}" if self.kind is Look.ATTRIBUTES else f"{self.path}[{key_text(key)}]"
 
     def element(self, index: int) -> Any:
-        """One element now; `None` if it is gone."""
+        """Return one element now; `None` if it is gone."""
         contents = self.contents()
         return contents[index] if index < len(contents) else None
 
@@ -279,7 +279,7 @@ class Reached:
 
 
 def elements_of(sequence: Any) -> Any:
-    """The elements of a list, tuple or set, also where a class of the user's own gives others."""
+    """Return the elements of a list, tuple or set, also where a class of the user's own gives others."""
     for kind in (list, tuple, set, frozenset):
         if isinstance(sequence, kind):
             return kind.__iter__(sequence)  # type: ignore[arg-type]
@@ -287,7 +287,7 @@ def elements_of(sequence: Any) -> Any:
 
 
 def cell_contents(cell: Any) -> Any:
-    """The value of a variable of an enclosing function."""
+    """Return the value of a variable of an enclosing function."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -308,7 +308,7 @@ def is_of_the_host(value: Any) -> bool:
 
 
 def key_text(key: Any) -> str:
-    """A key of a mapping, for messages."""
+    """Return a key of a mapping, for messages."""
     return f"a parameter of shape {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
 
 
@@ -318,7 +318,7 @@ _VALUES = frozenset(
 
 
 def _plain_dict(held: Any) -> Any:
-    """The contents of a mapping, also where a class of the user's own gives others."""
+    """Return the contents of a mapping, also where a class of the user's own gives others."""
     return dict(dict.items(held)) if isinstance(held, dict) and type(held) not in (dict, OrderedDict) else held
 
 

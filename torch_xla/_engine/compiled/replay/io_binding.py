@@ -70,7 +70,7 @@ class Packs:
 
 
 def flat_spec(specs: Sequence[Spec]) -> Spec:
-    """The spec of a pack of values, which are of one dtype."""
+    """Return the spec of a pack of values, which are of one dtype."""
     return spec_of((sum(spec.numel for spec in specs),), (1,), specs[0].dtype)
 
 
@@ -99,7 +99,7 @@ def _unpack_plan(specs: Sequence[Spec]) -> Plan:
 
 
 def packed(plain: BoundProgram, packs: Packs, first_place: int, target: Target) -> BoundProgram:
-    """The same with packs, which have their places behind all others."""
+    """Return the same with packs, which have their places behind all others."""
     graph, kept = plain.program.graph, packs.kept
     members = {index for group in kept for index in group}
     rest = [index for index in range(len(graph.inputs)) if index not in members]
@@ -138,7 +138,7 @@ def _with_packs(
     joined: Sequence[Sequence[int]],
     left: Sequence[int],
 ) -> Graph:
-    """The graph, behind an operation for each pack to take apart and before one for each to put together."""
+    """Return the graph, behind an operation for each pack to take apart and before one for each to put together."""
     unpacked = [_unpack_plan([graph.inputs[index] for index in group]) for group in kept]
     inputs = [*(plan.operands[0] for plan in unpacked), *(graph.inputs[index] for index in rest)]
     slots = {index: len(kept) + nth for nth, index in enumerate(rest)}

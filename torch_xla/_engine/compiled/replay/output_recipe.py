@@ -22,7 +22,9 @@ class Unreturnable(Exception):
 
 
 def again(tensor: torch.Tensor) -> torch.Tensor:
-    """A detached result whose graph is used up, as its function returns it: it requires a gradient, and has none."""
+    """Return a detached result whose graph is used up, as its function returns it: it requires a gradient, and has
+    none.
+    """
     return spent(tensor.requires_grad_())
 
 
@@ -37,7 +39,7 @@ class Returned:
         given: Container[int],
         spent: Container[int] = (),
     ) -> None:
-        """`known` are the objects, by address, that the function has seen; those `given` are another's at each call.
+        """Take as `known` the objects, by address, that the function has seen; those `given` differ at each call.
 
         The tensors that are `spent` come detached, and had a graph that is used up.
         """
@@ -140,7 +142,7 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 def _view_of(
     key: Any, made: Any, size: Any, stride: Any, offset: int, finish: Callable[[torch.Tensor], torch.Tensor]
 ) -> Recipe:
-    """A tensor for each of the result; twice the same where it was twice the same."""
+    """Return a tensor for each of the result; twice the same where it was twice the same."""
 
     def make(sources: Sources) -> torch.Tensor:
         tensor: torch.Tensor | None = sources.get(made)

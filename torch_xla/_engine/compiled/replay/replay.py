@@ -146,7 +146,9 @@ class Replay:
             each.passed(known)
 
     def _guard(self, tensors: list[torch.Tensor]) -> None:
-        """Notes how the tensors that it sees show their memory: so each must at every call, and the same memory."""
+        """Note how the tensors that it sees show their memory: each must do so at every call, and show the same
+        memory.
+        """
         self._tensors = tensors
         self._tensor_storages = [tensor.untyped_storage() for tensor in tensors]
         self._geometry = self._geometry_now()
@@ -157,14 +159,14 @@ class Replay:
 
     @staticmethod
     def _release_arguments(places: list[OuterMemory]) -> None:
-        """Lets go of the arguments of the call it was recorded from, which belong to who gave them."""
+        """Release the arguments of the call it was recorded from, which belong to the caller."""
         places[:] = [replace(place, tensor=NOTHING) if place.argument >= 0 else place for place in places]
 
     def _identities(self, call: Call) -> list[int | None]:
         return list(map(self._positions.get, map(id, call.tensors)))
 
     def _used(self, inputs: list[int]) -> set[int]:
-        """The places that the program reads or writes."""
+        """Return the places that the program reads or writes."""
         facts = self._facts
         used = {*inputs, *facts.sinks, *(place for sharing in facts.sharing for place in sharing)}
         return used | {facts.sources[slot] for slot in facts.sinks.values() if slot in facts.sources}
@@ -178,14 +180,16 @@ class Replay:
         return {place: entered[slot] if slot in self._facts.sources else specs[number[slot]] for place, slot in sinks}
 
     def _release_unused(self, inputs: list[int]) -> None:
-        """Lets go of memory that the program neither reads nor writes, such as the gradients before the last."""
+        """Release memory that the program neither reads nor writes, such as the gradients before the last."""
         used = self._used(inputs)
         for index in range(len(self._arguments), len(self._facts.places)):
             if index not in used or self._facts.places[index].leaf >= 0:
                 self._storages[index - len(self._arguments)] = None
 
     def _planned(self, program: Program, inputs: list[int]) -> BoundProgram:
-        """Where each output of the program goes: in place of a value that was donated, to other memory, or back."""
+        """Return where each output of the program goes: in place of a value that was donated, to other memory, or
+        back.
+        """
         facts, graph = self._facts, program.graph
         layout = BoundProgram(program, inputs)
         number = {slot: index for index, slot in enumerate(self._schedule.cut.outputs)}
@@ -221,7 +225,7 @@ class Replay:
         ]
 
     def hindrance(self) -> str:
-        """Why the function must be recorded this time, or nothing."""
+        """Return why the function must be recorded this time, or nothing."""
         if observers.inspect_step is not None:
             return "a debugging tool looks at the operations of every step"
         if self._is_another:
@@ -253,7 +257,7 @@ class Replay:
 
     @uncollected  # a finalizer that writes to the same memory comes before or after
     def run(self, call: Call) -> tuple[str, Any]:
-        """Why the program could not be run on what the memory holds now, or "" and what the function returns."""
+        """Return why the program could not be run on what the memory holds now, or "" and what the function returns."""
         self._packing.prepare(self.runs, self._device, self._prepare)
         wait_for_turn(self._plain.program)
         reason, result = self._run(call)
@@ -266,7 +270,7 @@ class Replay:
         return reason, result
 
     def _compute(self, call: Call) -> bool:
-        """Starts what the values that it reads or writes wait for; whether there was any."""
+        """Start what the values that it reads or writes wait for; return whether there was any."""
         places = [*(call.tensors[index].untyped_storage() for index in self._arguments), *self._storages]
         values: list[Value] = [place.value for place in places if getattr(place, "value", None) is not None]
         pending = [value for value in values if value.buffer is None and value.tape is not None]
@@ -353,7 +357,9 @@ class Replay:
         made: dict[int, Value],
         arguments: list[torch.Tensor],
     ) -> Step:
-        """The run of a call: the value of each output, and what else the call changes. All together, or nothing."""
+        """Return the run of a call: the value of each output, and what else the call changes. All together, or
+        nothing.
+        """
         found, packed = self._packing.results(layout)
         found.update(made)
         for output, into in layout.in_place:

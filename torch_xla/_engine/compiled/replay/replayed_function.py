@@ -57,7 +57,7 @@ class _Kind:
         self.changing = Changing(is_shown=shows_numbers)  # of the host
 
     def give_up(self, why: str) -> None:
-        """Has its calls recorded from now on, and lets go of all that it held to learn from them."""
+        """Record its calls from now on, and release all that it held to learn from them."""
         self.given_up = why
         self.recorded.clear()
         self.suspects, self.reads, self.changing = (), None, Changing(is_shown=False)
@@ -99,7 +99,7 @@ class _Arguments:
             self._by_gradients = {there: self.current}
 
     def forget(self) -> None:
-        """Lets go of the leaves, where no replay sees them."""
+        """Release the leaves, where no replay sees them."""
         if not any(kind.replay is not None for kind in self.kinds):
             self.leaves, self._by_gradients = [], {}
 
@@ -175,7 +175,7 @@ class Replayed:
             return self._function(*args, **kwargs)
 
     def _hesitation(self, call: Call) -> str:
-        """Why nothing is to be noted yet of a new kind of arguments, or nothing."""
+        """Return why nothing is to be noted yet of a new kind of arguments, or nothing."""
         return ""
 
     @property
@@ -269,7 +269,7 @@ class Replayed:
                 arguments.forget()
 
     def _begin(self, kind: _Kind, replay: Replay) -> str:
-        """Replays the calls of a kind from the next one on; or why not."""
+        """Replay the calls of a kind from the next one on, or return why not."""
         kind.replay = replay
         return ""
 

@@ -23,7 +23,7 @@ class HostPart:
     tensors: list[torch.Tensor]
 
     def differs(self, other: "HostPart | None") -> str:
-        """Why another call did not compute the same, or nothing."""
+        """Return why another call did not compute the same, or nothing."""
         if other is None:
             return _OTHERWISE
         for index, (one, theirs) in enumerate(zip(self.lines, other.lines, strict=False)):
@@ -41,7 +41,7 @@ class HostProgram:
     """The host's part of a step, ready to be computed again."""
 
     def __init__(self, part: HostPart, numbers: Sequence[Any], order: Sequence[int]) -> None:
-        """`order` are those of the tape's `numbers` that the program on the device takes."""
+        """Take as `order` those of the tape's `numbers` that the program on the device takes."""
         self._tensors = part.tensors
         # Writes go to copies first, and are applied once the program on the device has started.
         self._copies = [tensor.detach().clone() for tensor in part.tensors]
@@ -55,7 +55,7 @@ class HostProgram:
         self._kinds = [type(numbers[index]) for index in order]
 
     def compute(self) -> tuple[float | int, ...] | str:
-        """The numbers that the program on the device takes this time; or why the function must be recorded."""
+        """Return the numbers that the program on the device takes this time; or why the function must be recorded."""
         try:
             if self._copies:
                 private.copy_each(self._copies, self._tensors)
@@ -67,5 +67,5 @@ class HostProgram:
         return numbers
 
     def settled(self) -> Iterator[Any]:
-        """Writes what was computed to the tensors, as it is run through."""
+        """Return an iterator that writes what was computed to the tensors."""
         return map(private.copy_each, (self._tensors,), (self._copies,)) if self._copies else iter(())

@@ -189,7 +189,9 @@ class HostTrace:
         self._is_over = True
 
     def without_numbers(self, result: Any) -> Any:
-        """The result of the call with floats in the places of numbers, which are gone from everywhere else, too."""
+        """Return the result of the call with floats in the places of numbers, which are gone from everywhere else,
+        too.
+        """
         if any(isinstance(leaf, torch.SymFloat) for leaf in pytree.tree_leaves(result)):
             self.reasons.append("it returns a number that the host computes: return it as a tensor")
             result = pytree.tree_map(lambda leaf: leaf.value if type(leaf) is HostNumber else leaf, result)
@@ -197,7 +199,7 @@ class HostTrace:
         return result
 
     def end(self) -> None:
-        """Lets go of the numbers, and puts floats in their places wherever the call has kept some."""
+        """Release the numbers, and put floats in their places wherever the call has kept some."""
         self._entries.clear()
         self._read.clear()
         self._compared.clear()
@@ -318,7 +320,7 @@ class HostTrace:
         return result
 
     def _text(self, value: Any) -> str:
-        """How an argument of a function of PyTorch's is written."""
+        """Return how an argument of a function of PyTorch's is written."""
         if type(value) is HostNumber:
             return value.name
         if isinstance(value, torch.Tensor):
@@ -335,12 +337,12 @@ class HostTrace:
 
 
 def _backward(tensor: torch.Tensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
-    """`Tensor.backward`, below the function of that name."""
+    """Trace `Tensor.backward`, below the function of that name."""
     torch.autograd.backward(tensor, gradient, *args, **kwargs)
 
 
 def _apart(containers: Sequence[Container]) -> list[Container]:
-    """Those whose tensors share their memory with none of the others."""
+    """Return those whose tensors share their memory with none of the others."""
     storages = [id(each.held.untyped_storage()) for each in containers]
     return [each for each, storage in zip(containers, storages, strict=True) if storages.count(storage) == 1]
 
@@ -364,7 +366,7 @@ def _is_here(args: Any, kwargs: Any) -> bool:
 
 
 def _only_plan(code: Sequence[Any]) -> Plan | None:
-    """The plan of the one operation that was recorded, if it is one."""
+    """Return the plan of the one operation that was recorded, if it is one."""
     entries = [entry for entry in code if not isinstance(entry, (int, Spec))]
     return entries[0] if len(entries) == 1 else None
 
@@ -375,7 +377,7 @@ def _name_of(operator: Any) -> str:
 
 
 def _placed(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, HostNumber]]:
-    """Of arguments of a plan, each with that of the call, the numbers of the plan that are numbers of a trace."""
+    """Yield the numbers of a plan's arguments that are numbers of a trace, each with that of the call."""
     for planned, given in pairs:
         if isinstance(planned, Number) and type(given) is HostNumber:
             yield planned.index, given
@@ -384,7 +386,7 @@ def _placed(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, HostNumber]
 
 
 def _without_numbers(arguments: Any) -> Any:
-    """The same with plain floats."""
+    """Return the same with plain floats."""
     if type(arguments) is HostNumber:
         return arguments.value
     if type(arguments) in (list, tuple):

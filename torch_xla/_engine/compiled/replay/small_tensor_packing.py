@@ -58,7 +58,7 @@ class Pack:
         return self._parts is None
 
     def part(self, index: int) -> Any:
-        """The buffer of one of the values."""
+        """Return the buffer of one of the values."""
         if self._parts is None:
             graph = self._taken_apart.graph
             parts = [Value(graph.specs[slot], self.value.device, None, -1) for slot in graph.outputs]
@@ -69,7 +69,7 @@ class Pack:
         return self._parts[index]
 
     def forget(self, index: int) -> None:
-        """Leaves the buffer of one of the values to that value."""
+        """Leave the buffer of one of the values to that value."""
         assert self._parts is not None
         self._parts[index] = None
 
@@ -103,7 +103,7 @@ class Packed(Value):
 
 
 def _laid(values: Sequence[Value], pack: Pack) -> Iterator[Any]:
-    """Lays the values into a pack, when it is run through."""
+    """Return an iterator that puts the values into a pack."""
     run_through(stores(values, "__class__", repeat(Packed)))
     return map(set_buffer, values, zip(repeat(pack), count()))
 
@@ -123,7 +123,7 @@ class _Group:
         self._taken_apart = program_cache.program_of(unpack_graph(specs), (), device.target)
 
     def prepare(self) -> None:
-        """Compiles what it takes, so that to read a value never has to."""
+        """Compile what reading a value takes, so that reads never compile."""
         executor.prepare(self._put_together, (), Cause.SYNC, lambda: ())
         executor.prepare(self._taken_apart, (), Cause.SYNC, lambda: ())
 
@@ -151,12 +151,12 @@ class _Group:
         return True
 
     def updated(self) -> Value:
-        """The value whose buffer is that of the pack: a program writes the values that are next into it."""
+        """Return the value whose buffer is that of the pack: a program writes the values that are next into it."""
         assert self.pack is not None
         return self.pack.value
 
     def replaced(self) -> tuple[Value, Iterator[Any]]:
-        """The value that gets the buffer of new values, and what makes them what the storages hold."""
+        """Return the value that gets the buffer of new values, and what makes them what the storages hold."""
         if self.is_whole():
             return self.updated(), iter(())
         values = [Value(spec, self._device, None, -1) for spec in self._specs]
@@ -164,7 +164,7 @@ class _Group:
         return pack.value, chain(self._held(pack, values), stores(self.storages, "value", values))
 
     def note_run(self) -> None:
-        """Called when a program has written into the pack."""
+        """Note that a program has written into the pack."""
         if self.pack is not None and not self.pack.is_whole:
             # Something that ran meanwhile, such as a finalizer, has read a value that it held before.
             pack = self._new_pack()
@@ -178,7 +178,7 @@ class _Group:
         return chain(_laid(values, pack), map(setattr, (self, self), ("pack", "_members"), (pack, values)))
 
     def forget(self) -> None:
-        """Leaves the values to those who hold them."""
+        """Leave the values to their holders."""
         self.pack = None
         self._members = []
 
@@ -187,7 +187,7 @@ class Packing:
     """Decide which values of a replay are packed, and when: a pack that is read often is rebuilt less and less."""
 
     def __init__(self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
-        """`storages` are those of the places from `first` on; the `excluded` places stay as they are."""
+        """Pack the `storages` of the places from `first` on; the `excluded` places stay as they are."""
         self._plain = plain
         self._storages = storages
         self._first = first
@@ -199,7 +199,7 @@ class Packing:
         self._layout: BoundProgram | None = None
 
     def prepare(self, runs: int, device: Device, compile_it: Callable[[BoundProgram], None]) -> None:
-        """Compiles what packing takes, if it is time for it: without the lock that recording needs."""
+        """Compile what packing takes, if it is time for it: without the lock that recording needs."""
         if self._layout is None and runs >= self._next and not events.guarded:
             self._next = runs + self._pause  # lest one that fails is tried at every run
             self._layout = self._packed(device, compile_it)
@@ -222,7 +222,7 @@ class Packing:
         return self._plain
 
     def rebind(self, runs: int) -> None:
-        """Other memory has come to some of the places: what is packed is left to those who hold it."""
+        """Note that some of the places have other memory: what is packed is left to its holders."""
         if self._layout is None:
             return
         if self._since >= 0:
@@ -235,7 +235,7 @@ class Packing:
         return [group.pack for group in self._kept]
 
     def results(self, layout: BoundProgram) -> tuple[dict[int, Value], list[Iterator[Any]]]:
-        """The values of those outputs of a run that are packs, and what is done when they have their buffers."""
+        """Return the values of those outputs of a run that are packs, and what is done when they have their buffers."""
         values: dict[int, Value] = {}
         placed: list[Iterator[Any]] = []
         if layout is not self._plain:
@@ -247,7 +247,7 @@ class Packing:
         return values, placed
 
     def note_run(self, layout: BoundProgram) -> None:
-        """Called when a run has ended."""
+        """Note that a run has ended."""
         if layout is not self._plain:
             for group in (*self._kept, *self._renewed):
                 group.note_run()

@@ -16,10 +16,10 @@ class Notes(Protocol):
     """A trace that records operations on its numbers."""
 
     def computed(self, value: float, text: str) -> Any:
-        """The number `value`, which the Python expression `text` gives."""
+        """Note the number `value` that the Python expression `text` gives."""
 
     def is_so(self, text: str, outcome: bool) -> bool:
-        """The outcome of the comparison `text`, which the program goes by from here on."""
+        """Note the outcome of the comparison `text`, on which the program depends from here on."""
 
     def looked_at(self, number: "HostNumber") -> None:
         """Record that the value is used in a way that cannot be traced: it must be the same at every call."""
@@ -43,7 +43,7 @@ class HostNumber(torch.SymFloat):
         return self._value
 
     def seen(self) -> float:
-        """The float, for who does with it what is not noted."""
+        """Return the float, for who does with it what is not noted."""
         self._trace.looked_at(self)
         return self._value
 
@@ -104,11 +104,11 @@ class HostNumber(torch.SymFloat):
         return float, (self.seen(),)
 
     def is_integer(self) -> bool:
-        """As of any float."""
+        """Do as any float."""
         return self.seen().is_integer()
 
     def as_integer_ratio(self) -> tuple[int, int]:
-        """As of any float."""
+        """Do as any float."""
         return self.seen().as_integer_ratio()
 
     def __getattr__(self, name: str) -> Any:
@@ -140,7 +140,7 @@ class _Node:
 
 
 def _operand(other: Any) -> tuple[Any, str] | None:
-    """The value of an operand, and how it is written; `None` if it knows better what to do with a number."""
+    """Return the value of an operand, and how it is written; `None` if it knows better what to do with a number."""
     kind = type(other)
     if kind is HostNumber:
         return other.value, other.name

@@ -256,7 +256,7 @@ class _Before:
             self.facts.places.append(place)
 
     def compare_with(self, tape: Tape, result: Any, spent: set[int], watch: CallWatch) -> tuple[Any, ...]:
-        """`compare`, if the `tape` that was there at first holds the call and nothing else; the code of it."""
+        """Return `compare`, if the `tape` that was there at first holds the call and nothing else; the code of it."""
         with LOCK:  # no other thread runs the tape meanwhile
             self.compare(result, spent, watch)
             if self.device.tape is not tape or any([thread != threading.get_ident() for _, thread in tape.turns]):
@@ -266,7 +266,7 @@ class _Before:
             return tuple(tape.code)
 
     def compare(self, result: Any, spent: set[int], watch: CallWatch) -> None:
-        """Fills in the facts; whatever is not understood becomes a reason. Of the result `spent` was differentiated."""
+        """Fill in the facts; whatever is not understood becomes a reason. Of the result `spent` was differentiated."""
         facts, tape = self.facts, self.device.tape
         live = held(tape.values)
         if any(place.tensor.device.index != self.device.index for place in facts.places):
@@ -400,7 +400,7 @@ def _slot_of(storage: Any, tape: Tape) -> int | None:
 
 
 def inputs_of(code: Sequence[Any]) -> Iterable[tuple[int, Spec]]:
-    """The slots through which values enter a tape with this code, and their specs."""
+    """Yield the slots through which values enter a tape with this code, and their specs."""
     slot = position = 0
     while position < len(code):
         entry = code[position]
@@ -414,7 +414,7 @@ def inputs_of(code: Sequence[Any]) -> Iterable[tuple[int, Spec]]:
 
 
 def _produced(tape: Tape) -> dict[int, int]:
-    """The slots that operations fill, each with the operation's position."""
+    """Return the slots that operations fill, each with the operation's position."""
     found: dict[int, int] = {}
     slot = position = 0
     code = tape.code

@@ -163,7 +163,7 @@ def _backends(around: Surroundings) -> Iterator[Finding]:
 
 
 def _failures(around: Surroundings) -> Iterator[Finding]:
-    """The stage at which the probe came to its end before it was done."""
+    """Yield the stage at which the probe came to its end before it was done."""
     for stage, facts in around.stages.items():
         if facts["state"] == "ended":
             if facts.get("right") is False:

@@ -41,14 +41,14 @@ def torch() -> dict[str, Any]:
 
 
 def jax() -> dict[str, Any]:
-    """JAX and its compiled part."""
+    """Return JAX and its compiled part."""
     module: Any = importlib.import_module("jax")
     jaxlib: Any = importlib.import_module("jaxlib")
     return {"version": module.__version__, "jaxlib": jaxlib.__version__, "file": module.__file__}
 
 
 def torch_xla() -> dict[str, Any]:
-    """This package."""
+    """Return this package."""
     module: Any = importlib.import_module("torch_xla")
     return {"version": module.__version__, "file": module.__file__}
 

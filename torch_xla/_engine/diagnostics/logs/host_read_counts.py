@@ -18,7 +18,7 @@ class Read(NamedTuple):
     early: int = 0  # how many of them cut a recorded graph short
 
     def line(self) -> str:
-        """As one line of a file."""
+        """Return it as one line of a file."""
         return json.dumps(self._asdict())
 
 
@@ -47,7 +47,9 @@ class Tally:
         self._early[key] += read.early
 
     def summary(self) -> list[str]:
-        """The places, the most frequent first, in the form that the documents show; nothing if there was none."""
+        """Return the places, the most frequent first, in the form that the documents show; nothing if there was
+        none.
+        """
         if not self._calls:
             return []
         lines = [

@@ -79,7 +79,7 @@ def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
 
 
 def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """By name and number of each program: the durations of its operations, in nanoseconds, by their names."""
+    """Return the durations of the operations, in nanoseconds, by name and number of the program and operation name."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     with warnings.catch_warnings():
         # JAX makes the type of `stats` when first asked for them; from Python 3.12 on that warns, and a warning that is

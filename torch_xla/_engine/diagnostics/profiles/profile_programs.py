@@ -20,7 +20,7 @@ class Origin:
 
 
 def origins(content: bytes) -> dict[str, dict[str, Origin]]:
-    """For each program in a profile, by its name "jit_program(7)": the origin of each operation, by its name."""
+    """Return for each program in a profile, by its name "jit_program(7)": the origin of each operation, by its name."""
     found: dict[str, dict[str, Origin]] = {}
     for plane in parsed(content).get(1, ()):
         fields = parsed(plane)
@@ -49,7 +49,7 @@ def _origins_of_module(module: Message) -> dict[str, Origin]:
 
 
 def _operator(name: str) -> str:
-    """ "jit(program)/forward/aten::relu/jit(relu)/max" → "forward/aten::relu": up to the operator."""
+    """Return "jit(program)/forward/aten::relu/jit(relu)/max" → "forward/aten::relu": up to the operator."""
     parts = name.split("/")
     last = max((index for index, part in enumerate(parts) if "::" in part), default=-1)
     return "/".join(parts[1 : last + 1])

@@ -125,7 +125,7 @@ def traced(name: str) -> Callable[[Function], Function]:
 
 @contextmanager
 def module_traces(root: torch.nn.Module, name: str) -> Iterator[None]:
-    """While the block lasts, each call of `root` or of a module in it is a `Trace` with the module's name."""
+    """Make each call of `root` or of a module in it a `Trace` with the module's name, within a `with` block."""
     open_traces = threading.local()
 
     def hooks_of(label: str) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -152,7 +152,7 @@ def module_traces(root: torch.nn.Module, name: str) -> Iterator[None]:
 
 
 def _labels(root: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module, str]]:
-    """Each module with its name inside the one that calls it. Lists and dicts of modules are not called."""
+    """Yield each module with its name inside the one that calls it. Lists and dicts of modules are not called."""
     seen: set[torch.nn.Module] = set()
 
     def visit(module: torch.nn.Module, label: str) -> Iterator[tuple[torch.nn.Module, str]]:

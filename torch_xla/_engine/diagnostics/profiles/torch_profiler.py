@@ -89,7 +89,7 @@ def _begin(profile: Any) -> None:
 
 
 def _name_modules() -> list[Any]:
-    """Have each module that is called be a block around its operations, by its class."""
+    """Put a block with the module's class around the operations of each module that is called."""
 
     def before(module: torch.nn.Module, inputs: Any) -> None:
         open_scope(type(module).__name__)

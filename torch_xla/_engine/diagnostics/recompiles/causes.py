@@ -74,7 +74,7 @@ _reasons: dict[tuple[Kind, Line], int] = {}
 
 
 def short(line: Line) -> str:
-    """As in "train.py:42"."""
+    """Return it as in "train.py:42"."""
     return f"{os.path.basename(line[0])}:{line[1]}"
 
 
@@ -166,7 +166,7 @@ def _shares_operations(old: Known, new: Known) -> bool:
 
 
 def _tell(explanation: Explanation) -> None:
-    """One line in the log, for the 1st, 2nd, 4th, 8th … program of one reason; a warning from the 4th on."""
+    """Log a line for the 1st, 2nd, 4th, 8th … program of one reason; warn from the 4th on."""
     if not explanation.is_recompilation:
         _log.debug("%s", explanation)
         return

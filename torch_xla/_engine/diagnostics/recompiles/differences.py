@@ -159,7 +159,7 @@ class Known:
 
 
 def similarity(one: Known, other: Known) -> float:
-    """From 0 to 1: how much two programs have in common. Equal operations count more than similar ones."""
+    """Return how much two programs have in common, from 0 to 1. Equal operations count more than similar ones."""
     size = max(len(one.in_order), len(other.in_order))
     if not size:
         return 1.0
@@ -254,7 +254,7 @@ def _name(operation: Operation) -> str:
 
 
 def _inputs(old: Known, new: Known, common: int) -> Iterator[Difference]:
-    """Inputs that the common operations at the start read in the same place, and that are not alike."""
+    """Yield the inputs that the common operations at the start read in the same place, and that are not alike."""
     seen: set[int] = set()
     count = len(new.graph.inputs)
     for one, other in zip(old.graph.operations[:common], new.graph.operations[:common], strict=True):

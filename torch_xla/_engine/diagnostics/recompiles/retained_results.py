@@ -73,7 +73,7 @@ def _results(tape: Tape, wanted: list[Operation]) -> Iterator[Value]:
 
 
 def _saved(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors that the graph of a tensor's gradient holds."""
+    """Yield the tensors that the graph of a tensor's gradient holds."""
     seen: set[Any] = set()
     nodes = [tensor.grad_fn]
     while nodes and len(seen) < _MOST_NODES:

@@ -8,7 +8,9 @@ from ...tensor.device import LOCK, Device
 
 
 def tensors_report(device: Device, threshold: int) -> str:
-    """Each tensor of `device` that needs `threshold` recorded operations or more, the longest first, with its line."""
+    """Return each tensor of `device` that needs `threshold` recorded operations or more, the longest first, with its
+    line.
+    """
     with LOCK:
         tape = device.tape
         live = held(tape.values)

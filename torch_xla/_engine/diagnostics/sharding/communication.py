@@ -109,7 +109,9 @@ def _of_program(event: Compilation) -> Traffic:
 
 
 def _gathered(module: hlo_parser.Module) -> list[Copied]:
-    """The large intermediate values that all-gathers bring together. Weights are gathered where they are divided."""
+    """Return the large intermediate values that all-gathers bring together. Weights are gathered where they are
+    divided.
+    """
     copied: dict[Any, Copied] = {}
     for computation, _ in module.executed():
         for each in computation.instructions:

@@ -18,7 +18,8 @@ COLOURS = ("#4c78a8", "#f2a541", "#8a6fb0", "#59a14f", "#c8443a", "#9c755f", "#7
 
 
 def devices_of(sharding: str) -> np.ndarray:
-    """The devices of each part: an array with a list of numbers for each part, of as many dimensions as the tensor.
+    """Return the devices of each part: an array with a list of numbers for each part, of as many dimensions as the
+    tensor.
 
     Where it has copies a list has several numbers. Raises `ValueError` for a text that is no sharding.
     """
@@ -79,7 +80,7 @@ def tables(grid: np.ndarray, platform: str) -> list[Table]:
 
 
 def text(shown: Sequence[Table], use_color: bool, width: int) -> str:
-    """Tables for a terminal, in which cells have at least this width."""
+    """Return tables for a terminal, in which cells have at least this width."""
     width = max(width, max(len(cell) for _, cells in shown for row in cells for cell in row) + 2)
     lines: list[str] = []
     first = 0

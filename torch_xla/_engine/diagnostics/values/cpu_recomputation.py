@@ -255,7 +255,7 @@ def _largest(tensors: Sequence[Tensor | None]) -> float:
 
 
 def _tolerance(*kinds: torch.dtype) -> float:
-    """That of the coarser dtype: under XLA_USE_BF16 the device has another one than PyTorch."""
+    """Return the tolerance of the coarser dtype: under XLA_USE_BF16 the device has another one than PyTorch."""
     return max(_tolerance_of(kind) for kind in kinds)
 
 

@@ -68,7 +68,8 @@ def _raiser(also_inf: bool) -> Callable[[Run], None]:
 
 
 def find(run: Run, also_inf: bool) -> FirstNonFinite | None:
-    """The origin of the first NaN of a run, or of the first inf if there is none; `None` if its results have neither.
+    """Return the origin of the first NaN of a run, or of the first inf if there is none; `None` if its results have
+    neither.
 
     An inf is looked for on request alone: masks are full of them.
     """
@@ -157,7 +158,7 @@ def _at(line: Line | None, word: str = "at") -> str:
 
 
 def _producers(run: Run) -> list[str]:
-    """For each slot, what made it."""
+    """Return for each slot, what made it."""
     made_by = [f"an input{_at(line, 'made at')}" for line in run.input_lines]
     for operation, line in zip(run.graph.operations, run.lines, strict=True):
         made_by += [f"from {name_of(operation)}{_at(line)}"] * len(operation.plan.outputs)

@@ -132,7 +132,9 @@ def _of_torch(name: str) -> Any:
 
 
 def _encoded(argument: Any) -> Any:
-    """JSON has lists, strings, finite numbers, truth values and null; the rest becomes a dict with its kind as key."""
+    """Encode for JSON, which has lists, strings, finite numbers, truth values and null; the rest becomes a tagged
+    dict.
+    """
     if argument is None or isinstance(argument, (bool, str, int)):
         return argument
     if isinstance(argument, float):

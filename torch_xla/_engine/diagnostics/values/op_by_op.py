@@ -61,7 +61,7 @@ def _compiled(plan: Plan, numbers: tuple[float | int, ...]) -> Callable[..., Any
 
 
 def _last_reads(graph: Graph) -> list[list[int]]:
-    """For each operation the slots that nothing reads after it."""
+    """Return for each operation the slots that nothing reads after it."""
     last: dict[int, int] = {}
     for index, operation in enumerate(graph.operations):
         for slot in operation.operands:

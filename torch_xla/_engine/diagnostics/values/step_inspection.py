@@ -123,7 +123,7 @@ def _kept(buffer: jax.Array, is_given_away: bool) -> jax.Array:
 
 
 def any_of(test: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) -> list[bool]:
-    """For each of `arrays`, whether `test` holds for one of its elements; what cannot be tested answers no."""
+    """Return for each of `arrays`, whether `test` holds for one of its elements; what cannot be tested answers no."""
     with jax.enable_x64(True):
         found = [test(array).any() if is_inexact(array) else False for array in arrays]
         return [bool(answer) for answer in jax.device_get(found)]

@@ -38,7 +38,7 @@ class Part:
     parts: dict[str, "Part"] = field(default_factory=dict)
 
     def within(self) -> Iterator["Part"]:
-        """This part and those within it, outer ones first."""
+        """Yield this part and those within it, outer ones first."""
         yield self
         for part in self.parts.values():
             yield from part.within()

@@ -73,7 +73,7 @@ _WRITE_BY_VALUES = frozenset(("aten::repeat_interleave.Tensor",))
 
 
 def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors a call writes to."""
+    """Yield the tensors a call writes to."""
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)
         for tensor in target if isinstance(target, (list, tuple)) else (target,):
@@ -129,7 +129,7 @@ def refuse_partial_overlap(
 
 
 def refuse_partial_overlap_of_lists(args: tuple[Any, ...]) -> None:
-    """As `refuse_partial_overlap`, for a `_foreach_` operator that writes to `args[0]`: element by element."""
+    """Do as `refuse_partial_overlap`, for a `_foreach_` operator that writes to `args[0]`: element by element."""
     for others in args[1:]:
         for target, operand in zip(args[0], others, strict=False) if isinstance(others, (list, tuple)) else ():
             shares = isinstance(operand, Tensor) and operand is not target
@@ -256,7 +256,7 @@ class _Twins:
         self._tensors: dict[int, Tensor] = {}
 
     def of(self, leaf: Any) -> Any:
-        """The twin of a tensor; other arguments as the CPU takes them."""
+        """Return the twin of a tensor; other arguments as the CPU takes them."""
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
         if not isinstance(leaf, Tensor):
@@ -297,6 +297,6 @@ class _Twins:
 
 
 def warn_of_complex32(spec: Spec) -> None:
-    """Has PyTorch say that complex32 is experimental, as often as it does when it makes such memory."""
+    """Let PyTorch warn that complex32 is experimental, as often as it does when it makes such memory."""
     if spec.dtype is torch.complex32:
         torch.empty(0, dtype=torch.complex32)

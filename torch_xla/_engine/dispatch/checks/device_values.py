@@ -22,7 +22,7 @@ def are_on() -> bool:
 
 
 def ask() -> None:
-    """Checks the values of every operation that is called from now on, until `ask_no_more` was called as often."""
+    """Check the values of every operation that is called from now on, until `ask_no_more` was called as often."""
     global _asked
     _asked += 1
     recording_kernel.look_at_calls(_look)
@@ -37,7 +37,7 @@ def ask_no_more() -> None:
 
 
 def look_at(op: Any, *tensors: torch.Tensor) -> None:
-    """Checks the values of a call of `op` with these tensors, which no rule lowers as a whole."""
+    """Check the values of a call of `op` with these tensors, which no rule lowers as a whole."""
     values = [snapshot(tensor) for tensor in tensors]
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = tuple(map(Operand, range(len(values)))), {}
     _look(interned(Plan(op, arguments, tuple(value.spec for value in values), (), (REPORT,))), ([], values, []))

@@ -27,7 +27,7 @@ def beyond(tensor: Any, least: float, most: float) -> bool:
 
 
 def _shown(tensor: Tensor) -> np.ndarray | None:
-    """The numbers of a tensor itself, not of the memory that it shows a part of."""
+    """Return the numbers of a tensor itself, not of the memory that it shows a part of."""
     known = known_numbers(tensor)
     return known if known is not None and shows_all(tensor, value_of(tensor).spec) else None
 
@@ -147,7 +147,7 @@ _OF_TWO = frozenset(("floor_divide", "fmod.Tensor", "remainder.Tensor"))
 
 
 def refusing(name: str) -> Callable[..., Any]:
-    """The kernel of `aten::<name>`, which refuses known values that the CPU refuses."""
+    """Return the kernel of `aten::<name>`, which refuses known values that the CPU refuses."""
     qualified, is_bad = f"aten::{name}", IS_BAD[name]
     record = recorder_of_two(qualified) if name in _OF_TWO else recorder(qualified)
 

@@ -56,7 +56,7 @@ def by_dimension(name: str) -> Callable[..., Any]:
 
 
 def flat(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, index, …), where the index counts all elements."""
+    """Return the kernel of an operator with (self, index, …), where the index counts all elements."""
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, index: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,9 @@ def _misses(dims: int, mask: Tensor, values: Sequence[Any]) -> bool:
 
 
 def masked(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, mask, source): each place takes an element, and all are to have one."""
+    """Return the kernel of an operator with (self, mask, source): each place takes an element, and all are to have
+    one.
+    """
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, mask: Tensor, source: Tensor) -> Any:
@@ -140,7 +142,7 @@ def _is_mask(index: Tensor) -> bool:
 def without_masks(
     tensor: Tensor, indices: Sequence[Tensor | None], places_of: Callable[[Tensor], Sequence[Tensor]]
 ) -> Sequence[Tensor | None]:
-    """The indices of `tensor`, with each mask on the device that fits replaced by `places_of` it."""
+    """Return the indices of `tensor`, with each mask on the device that fits replaced by `places_of` it."""
     if not any(index is not None and _is_mask(index) for index in indices):
         return indices
     result: list[Tensor | None] = []
@@ -155,7 +157,7 @@ def without_masks(
 
 
 def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices on the device of `tensor`; a mask on the CPU becomes the places where it is true."""
+    """Return the indices on the device of `tensor`; a mask on the CPU becomes the places where it is true."""
     if all(index is None or index.device.type == "xla" for index in indices):
         return list(indices)
     result: list[Tensor | None] = []
@@ -171,7 +173,7 @@ def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor |
 
 
 def embedding(weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`aten::embedding`: indices count the rows of `weight`, and none from the end."""
+    """Implement `aten::embedding`: indices count the rows of `weight`, and none from the end."""
     known = known_numbers(indices, Asked.EACH)
     rows = weight.shape[0] if weight.dim() else 0
     if known is not None and known.size and (int(known.min()) < 0 or int(known.max()) >= rows):

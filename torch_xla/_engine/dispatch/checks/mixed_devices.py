@@ -12,7 +12,7 @@ from . import cpu_errors
 
 
 def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with every tensor on the device, or the error PyTorch raises for mixed devices."""
+    """Return the arguments with every tensor on the device, or the error PyTorch raises for mixed devices."""
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     ours = [t for t in tensors if t.device.type == "xla"]
     target = device_for(ours[0].device if ours else kwargs.get("device"))
@@ -57,7 +57,9 @@ def _two_devices(operator: Operator, tensors: list[torch.Tensor], other: torch.d
 
 
 def on_device(tensor: torch.Tensor, device: Device) -> torch.Tensor:
-    """A CPU tensor's copy on `device`. A scalar becomes a number of the program, so a new value needs no compile."""
+    """Return a CPU tensor's copy on `device`. A scalar becomes a number of the program, so a new value needs no
+    compile.
+    """
     if tensor.dim() == 0 and not tensor.dtype.is_complex:
         number = tensor.item()
         return torch.ops.aten.full.default([], number, dtype=tensor.dtype, device=device.torch_device)

@@ -70,7 +70,7 @@ _PLACE_OF_SPARSE = 9
 
 
 def embedding_bag_backward(*args: Any, **kwargs: Any) -> Any:
-    """The gradient of a table whose rows were summed up by bag: dense, since no other exists here."""
+    """Return the gradient of a table whose rows were summed up by bag: dense, since no other exists here."""
     if args[_PLACE_OF_SPARSE] if len(args) > _PLACE_OF_SPARSE else kwargs["sparse"]:
         raise NoLowering(f"aten::_embedding_bag_sparse_backward: {_SPARSE}")
     return _embedding_bag_backward(*args, **kwargs)

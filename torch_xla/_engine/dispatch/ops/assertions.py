@@ -19,7 +19,7 @@ _UNSAID = "Expected Tensor with single nonzero value, but got zero"
 
 
 def assert_async(self: Tensor, assert_msg: str = _UNSAID) -> None:
-    """`torch._assert_async`: what was computed must not be zero, which the next wait finds out.
+    """Run `torch._assert_async`: what was computed must not be zero, which the next wait finds out.
 
     Messages may change from step to step: they are no part of the program.
     """
@@ -38,7 +38,7 @@ def assert_async(self: Tensor, assert_msg: str = _UNSAID) -> None:
 
 
 def functional_assert_async(self: Tensor, assert_msg: str, dep_token: Tensor) -> Tensor:
-    """The form of traced programs: hands on a token, so that what follows comes after it."""
+    """Return the form of traced programs: hands on a token, so that what follows comes after it."""
     assert_async(self, assert_msg)
     return dep_token.clone()
 

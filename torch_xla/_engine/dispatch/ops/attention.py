@@ -26,7 +26,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`."""
+    """Implement `torch.nn.functional.scaled_dot_product_attention`."""
     _refuse_mistakes(query, key, value, attn_mask)
     if attn_mask is not None and is_causal and _NEVER_BOTH:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
@@ -123,7 +123,9 @@ def attention_backward(
     *rest: Any,
     scale: float | None = None,
 ) -> Any:
-    """The gradients of attention, which can be differentiated again: then they are composed of smaller operators."""
+    """Return the gradients of attention, which can be differentiated again: then they are composed of smaller
+    operators.
+    """
     if grad_out is None:  # autograd's zero: nothing after the call depends on its result
         return None, None, None, None
     operands: list[Any] = [grad_out, query, key, value, attn_bias]

@@ -26,7 +26,9 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, mean and inverse deviation of the batch; in training the running statistics are updated in place."""
+    """Return output, mean and inverse deviation of the batch; in training the running statistics are updated in
+    place.
+    """
     if not training:
         if running_mean is None or running_var is None:
             raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")
@@ -50,7 +52,7 @@ def native_batch_norm(
 
 
 def native_batch_norm_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor) -> Any:
-    """As `native_batch_norm`, into the given tensors."""
+    """Do as `native_batch_norm`, into the given tensors."""
     outs = out, save_mean, save_invstd
     fill_all(outs, native_batch_norm(*args))
     return outs
@@ -65,20 +67,20 @@ def batch_norm_with_update(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """As `native_batch_norm` in training, and what a backend may reserve for the backward: nothing here."""
+    """Do as `native_batch_norm` in training; a backend may reserve something for the backward: nothing here."""
     results = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
     return *results, input.new_empty(0, dtype=torch.uint8)
 
 
 def batch_norm_with_update_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor, reserve: Tensor) -> Any:
-    """As `batch_norm_with_update`, into the given tensors."""
+    """Do as `batch_norm_with_update`, into the given tensors."""
     outs = out, save_mean, save_invstd, reserve
     fill_all(outs, batch_norm_with_update(*args))
     return outs
 
 
 def batch_norm_backward(*args: Any) -> Any:
-    """The gradients of input, weight and bias; the last argument, the reserve, is empty."""
+    """Return the gradients of input, weight and bias; the last argument, the reserve, is empty."""
     grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask, _ = args
     return _gradients(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask)
 

@@ -35,14 +35,14 @@ def _count(truths: Tensor) -> int:
 
 
 def nonzero(self: Tensor) -> Tensor:
-    """`torch.nonzero`: the indices of the nonzero elements, one a row, stored column by column."""
+    """Implement `torch.nonzero`: the indices of the nonzero elements, one a row, stored column by column."""
     truths = self if self.dtype is torch.bool else self != 0
     places: Tensor = _static_places(truths, size=_count(truths))
     return places.t().contiguous().as_strided(places.shape, (1, len(places)))
 
 
 def nonzero_out(self: Tensor, *, out: Tensor) -> Tensor:
-    """`torch.nonzero(x, out=...)`."""
+    """Implement `torch.nonzero(x, out=...)`."""
     if out.dtype is not torch.int64:
         raise RuntimeError(f"nonzero: expected out tensor to have scalar type Long but got {out.dtype}")
     if out.device != self.device:
@@ -55,7 +55,7 @@ def nonzero_out(self: Tensor, *, out: Tensor) -> Tensor:
 
 
 def masked_select(self: Tensor, mask: Tensor) -> Tensor:
-    """`torch.masked_select`: the elements where `mask` is true, in their order."""
+    """Implement `torch.masked_select`: the elements where `mask` is true, in their order."""
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}; write `mask != 0`.")
     self, mask = torch.broadcast_tensors(self, mask)
@@ -63,7 +63,7 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_select_out(self: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
-    """`torch.masked_select(x, mask, out=...)`."""
+    """Implement `torch.masked_select(x, mask, out=...)`."""
     if out.dtype is not self.dtype:
         raise RuntimeError(f"masked_select(): self and result must have the same scalar type, not {out.dtype}")
     fill_out(out, masked_select(self, mask))
@@ -71,13 +71,13 @@ def masked_select_out(self: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
 
 
 def _at_places(rows: Tensor, chosen: Tensor) -> Tensor:
-    """The rows where the vector `chosen` is true."""
+    """Return the rows where the vector `chosen` is true."""
     places = _static_places(chosen, size=_count(chosen))
     return rows.index_select(0, places.reshape(-1))
 
 
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """`torch.repeat_interleave` of positions: each place as often as `repeats` says.
+    """Implement `torch.repeat_interleave` of positions: each place as often as `repeats` says.
 
     With `output_size` the device is not waited for, and what the host knows of `repeats` is all that is looked at.
     """
@@ -109,7 +109,7 @@ def _least_and_sum(numbers: Tensor, known: np.ndarray | None) -> tuple[int, int]
 
 
 def _runs(starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a vector that is true where a run of equal elements starts: these places, the run of each place, lengths."""
+    """Return the starts, the run of each place, and the lengths, given a vector that is true where a run starts."""
     places = _static_places(starts, size=_count(starts)).reshape(-1)
     ends = torch.cat([places[1:], places.new_full((1,), starts.numel())]) if places.numel() else places
     return places, starts.cumsum(0) - 1, ends - places
@@ -140,7 +140,7 @@ def _refuse_complex(self: Tensor, name: str) -> None:
 
 
 def unique2(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Parts:
-    """`torch.unique` of all elements, in ascending order."""
+    """Implement `torch.unique` of all elements, in ascending order."""
     _refuse_complex(self, "unique")
     values, order = self.reshape(-1).sort(stable=True)
     distinct, inverse, counts = _distinct(values, order, return_counts, return_inverse)
@@ -148,7 +148,7 @@ def unique2(self: Tensor, sorted: bool = True, return_inverse: bool = False, ret
 
 
 def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
-    """`torch._unique`, an older form."""
+    """Implement `torch._unique`, an older form."""
     return unique2(self, sorted, return_inverse)[:2]
 
 
@@ -167,7 +167,7 @@ def _as_slices(rows: Tensor, self: Tensor, dim: int) -> Tensor:
 
 
 def _order_of_rows(rows: Tensor) -> Tensor:
-    """The stable order of the rows, compared element by element from the first on."""
+    """Return the stable order of the rows, compared element by element from the first on."""
     value = snapshot(rows)
     plan = _order_plans.get(value.spec)
     if plan is None:
@@ -179,7 +179,7 @@ def _order_of_rows(rows: Tensor) -> Tensor:
 def unique_dim(
     self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Parts:
-    """`torch.unique(dim=...)`: distinct slices in ascending order."""
+    """Implement `torch.unique(dim=...)`: distinct slices in ascending order."""
     _refuse_complex(self, "unique_dim")
     rows = _as_rows(self, dim)
     order = _order_of_rows(rows)
@@ -191,7 +191,7 @@ def unique_dim(
 def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Parts:
-    """`torch.unique_consecutive`: the first of each run of equal elements, or of equal slices."""
+    """Implement `torch.unique_consecutive`: the first of each run of equal elements, or of equal slices."""
     if dim is not None:
         distinct, inverse, counts = _distinct(_as_rows(self, dim), None, True, True)
         return _as_slices(distinct, self, dim), inverse, counts
@@ -201,7 +201,7 @@ def unique_consecutive(
 
 
 def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """`torch.bincount`: how often each number up to the greatest occurs, or the sum of its weights."""
+    """Implement `torch.bincount`: how often each number up to the greatest occurs, or the sum of its weights."""
     _refuse_uncountable(self, weights, minlength)
     if not self.numel():
         return torch.zeros(minlength, dtype=torch.int64, device=self.device)
@@ -230,7 +230,7 @@ def _refuse_uncountable(self: Tensor, weights: Tensor | None, minlength: int) ->
 
 
 def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`x[i, mask]`: masks become the places where they are true."""
+    """Implement `x[i, mask]`: masks become the places where they are true."""
     return _index(self, index_checks.without_masks(self, indices, _places_of))  # type: ignore[no-any-return]
 
 
@@ -242,7 +242,7 @@ def _places_of(mask: Tensor) -> Sequence[Tensor]:
 
 
 def tensor_split(self: Tensor, tensor_indices_or_sections: Tensor, dim: int = 0) -> Sequence[Tensor]:
-    """`Tensor.tensor_split` at places that a tensor holds: views, whose sizes the host reads from it."""
+    """Implement `Tensor.tensor_split` at places that a tensor holds: views, whose sizes the host reads from it."""
     places = tensor_indices_or_sections
     if places.dtype is not torch.int64 or places.dim() > 1:  # PyTorch says what it thinks of such
         torch.tensor_split(torch.zeros([1] * self.dim()), torch.zeros(places.shape, dtype=places.dtype), dim)

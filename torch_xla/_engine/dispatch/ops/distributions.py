@@ -75,7 +75,7 @@ EXISTS: dict[str, Callable[..., bool]] = {
 
 
 def checked(name: str) -> Callable[..., Any]:
-    """The kernel of `aten::<name>`, which refuses parameters that the CPU refuses."""
+    """Return the kernel of `aten::<name>`, which refuses parameters that the CPU refuses."""
     record, exists = recorder(f"aten::{name}"), EXISTS[name]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

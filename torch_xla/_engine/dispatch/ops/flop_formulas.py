@@ -29,7 +29,7 @@ def _register(counter: Any) -> None:
 
 
 def _linear_backward(input: Tensor, grad: Tensor, weight: Tensor, output_mask: Sequence[bool], **_: Any) -> int:
-    """A product for the gradient of the input, and one for that of the weight. With vectors none is counted."""
+    """Return a product for the gradient of the input, and one for that of the weight. With vectors none is counted."""
     return 2 * input.numel() * weight.shape[0] * sum(output_mask[:2]) if weight.dim() == 2 else 0
 
 

@@ -13,7 +13,7 @@ def _storage_numel(tensor: Tensor) -> int:
 
 
 def new_zeros_with_same_feature_meta(self: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
-    """Zeros of the dtype, size, strides and storage size of `other`, behind the batch dimensions of `self`."""
+    """Return zeros of the dtype, size, strides and storage size of `other`, behind the batch dimensions of `self`."""
     batch = list(self.shape[:self_num_batch_dims])
     numel = _storage_numel(other)
     flat = torch.zeros([*batch, numel], dtype=other.dtype, device=other.device)

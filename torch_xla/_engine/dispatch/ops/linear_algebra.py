@@ -31,7 +31,7 @@ def _transposed_if_backward_thinks_so(matrix: Tensor) -> Tensor:
 
 
 def linalg_det(A: Tensor) -> Any:
-    """The determinant, with the factors that its backward expects."""
+    """Return the determinant, with the factors that its backward expects."""
     return _det(_transposed_if_backward_thinks_so(A))
 
 
@@ -59,7 +59,7 @@ def _checking(name: str, called: str) -> Kernel:
 
 
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-    """`torch.cholesky`, the older form, which raises."""
+    """Implement `torch.cholesky`, the older form, which raises."""
     if not (self.is_floating_point() or self.is_complex()):
         raise NotImplementedError(f"\"cholesky_cpu\" not implemented for '{type_name(self.dtype)}'")
     factor: Tensor
@@ -75,19 +75,19 @@ def _check_finite(matrices: Tensor) -> None:
 
 
 def linalg_eig(self: Tensor) -> Any:
-    """`torch.linalg.eig`, for finite matrices."""
+    """Implement `torch.linalg.eig`, for finite matrices."""
     _check_finite(self)
     return _eig(self)
 
 
 def linalg_eigvals(self: Tensor) -> Any:
-    """`torch.linalg.eigvals` without derivatives, for finite matrices; LAPACK does not survive others."""
+    """Implement `torch.linalg.eigvals` without derivatives, for finite matrices; LAPACK does not survive others."""
     _check_finite(self)
     return _eigvals(self)
 
 
 def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """`torch.linalg.lstsq`. Residuals are given only where every matrix has full rank, which must be read."""
+    """Implement `torch.linalg.lstsq`. Residuals are given only where every matrix has full rank, which must be read."""
     if self.dim() != b.dim() and self.shape[:-1] != b.shape:  # it takes fewer shapes than `solve` does
         cpu_errors.refuse_if_the_cpu_does(operator_of("aten::linalg_lstsq"), (self, b, rcond), {"driver": driver})
     solution, residuals, rank, values = _least_squares(self, b, rcond, driver=driver)
@@ -98,7 +98,7 @@ def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver:
 
 
 def _within_right_sides(solution: Tensor, length: int, is_vector: bool) -> Tensor:
-    """`solution`, where LAPACK leaves it: column by column, in the memory of the right-hand sides."""
+    """Return `solution`, where LAPACK leaves it: column by column, in the memory of the right-hand sides."""
     size = [*solution.shape, 1] if is_vector else list(solution.shape)
     whole = solution.new_empty((*size[:-2], size[-1], length)).mT
     place = whole.narrow(-2, 0, size[-2])
@@ -106,7 +106,7 @@ def _within_right_sides(solution: Tensor, length: int, is_vector: bool) -> Tenso
 
 
 def linalg_lstsq_out(*args: Any, driver: str | None = None, **outs: Tensor) -> Any:
-    """As `linalg_lstsq`, into the given tensors."""
+    """Do as `linalg_lstsq`, into the given tensors."""
     targets = tuple(outs[name] for name in ("solution", "residuals", "rank", "singular_values"))
     for target, result in zip(targets, linalg_lstsq(*args, driver=driver), strict=True):
         if target.numel() or result.dtype is not target.dtype:
@@ -117,13 +117,15 @@ def linalg_lstsq_out(*args: Any, driver: str | None = None, **outs: Tensor) -> A
 
 
 def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
-    """`torch.linalg.lu_solve`. From the right PyTorch solves for the adjoint, and shows its conjugate lazily."""
+    """Implement `torch.linalg.lu_solve`. From the right PyTorch solves for the adjoint, and shows its conjugate
+    lazily.
+    """
     result: Tensor = _lu_solve(LU, pivots, B, left=left, adjoint=adjoint)
     return result if left or not B.is_complex() or not result.numel() else result.conj_physical().conj()
 
 
 def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: bool = False) -> Tensor:
-    """As `linalg_lu_solve`, into `out`."""
+    """Do as `linalg_lu_solve`, into `out`."""
     result = linalg_lu_solve(*args, left=left, adjoint=adjoint)
     if result.is_conj() and not out.is_conj():
         fill_out(out, result.conj())
@@ -134,7 +136,7 @@ def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: boo
 
 
 def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """`torch.linalg.ldl_solve`. The CPU's kernel does not broadcast batches, so they are expanded here."""
+    """Implement `torch.linalg.ldl_solve`. The CPU's kernel does not broadcast batches, so they are expanded here."""
     try:
         batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     except RuntimeError:  # PyTorch has words of its own for it
@@ -148,7 +150,7 @@ def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool =
 
 
 def linalg_ldl_solve_out(*args: Any, out: Tensor, hermitian: bool = False) -> Tensor:
-    """As `linalg_ldl_solve`, into `out`."""
+    """Do as `linalg_ldl_solve`, into `out`."""
     fill_out(out, linalg_ldl_solve(*args, hermitian=hermitian))
     return out
 

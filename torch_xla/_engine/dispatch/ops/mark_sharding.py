@@ -19,7 +19,7 @@ KERNELS_OF_THEIR_OWN = frozenset(
 
 
 def aot_mark_sharding(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
-    """A copy of `t`, divided so."""
+    """Return a copy of `t`, divided so."""
     ids, shape, names = described(mesh)
     dims = dims_of("aot_mark_sharding", shape, names, literal("aot_mark_sharding", partition_spec))
     return placement.constrained(t, _over(t, ids, shape, dims)) if _is_spread(t) else t.clone()

@@ -13,12 +13,12 @@ from . import linear_algebra
 
 
 def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
-    """False: `nn.TransformerEncoder` then keeps to padded tensors, since there are no nested ones here."""
+    """Return false: `nn.TransformerEncoder` then keeps to padded tensors, since there are no nested ones here."""
     return False
 
 
 def _copied_out(compute: Kernel) -> Kernel:
-    """An `out=` form that PyTorch computes on the side and copies: strides of the result are none of `out`."""
+    """Return an `out=` form that PyTorch computes on the side and copies: strides of the result are none of `out`."""
 
     def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
         fill_out(out, compute(*args, **kwargs).contiguous())
@@ -38,7 +38,7 @@ def rrelu_with_noise(
     training: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The randomized leaky ReLU; `noise` is written to, although the operator returns the result alone."""
+    """Return the randomized leaky ReLU; `noise` is written to, although the operator returns the result alone."""
     result: Tensor
     result, slopes = _rrelu(self, noise, lower, upper, training, generator=generator)
     if training:
@@ -49,14 +49,16 @@ def rrelu_with_noise(
 def as_strided_copy(
     self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    """`torch.as_strided_copy`: what `as_strided` shows, in memory of its own."""
+    """Implement `torch.as_strided_copy`: what `as_strided` shows, in memory of its own."""
     return self.as_strided(size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
 
 
 def as_strided_scatter(
     self: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    """`torch.as_strided_scatter`: a copy of the storage of `self`, with `src` written where `as_strided` shows it."""
+    """Implement `torch.as_strided_scatter`: a copy of the storage of `self`, with `src` written where `as_strided`
+    shows it.
+    """
     result = _with_storage(self)
     shown = result.as_strided(size, stride, storage_offset)
     if src.shape != shown.shape:
@@ -69,14 +71,14 @@ def as_strided_scatter(
 
 
 def _with_storage(tensor: Tensor) -> Tensor:
-    """A copy of `tensor` with all that is in its storage before and between its elements."""
+    """Return a copy of `tensor` with all that is in its storage before and between its elements."""
     whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     whole.set_(tensor.untyped_storage(), 0, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,))
     return whole.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """`Tensor.addbmm_`, the one in-place operator that gives a smaller target the size of the sum."""
+    """Implement `Tensor.addbmm_`, the one in-place operator that gives a smaller target the size of the sum."""
     result = torch.addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
     return self.resize_(result.shape).copy_(result)
 
@@ -89,7 +91,9 @@ _OTHER_COUNT = (
 
 
 def _in_order(name: str) -> Kernel:
-    """An `out=` form that writes its numbers one after the other into memory of any size with as many elements."""
+    """Return an `out=` form that writes its numbers one after the other into memory of any size with as many
+    elements.
+    """
     fill = out_variant(f"aten::{name}")
 
     def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:

@@ -137,7 +137,7 @@ class _Network:
     bidirectional: bool
 
     def composed(self) -> Any:
-        """PyTorch's composition."""
+        """Return PyTorch's composition."""
         state: Any = self.hidden if self.cell is None else [self.hidden, self.cell]
         flags = self.has_biases, self.num_layers, self.dropout, self.train, self.bidirectional
         packet = getattr(aten, self.cell_type)
@@ -186,7 +186,7 @@ class _Network:
         return all(states) and self.input.numel() > 0 and gates > 0
 
     def run(self) -> tuple[Tensor, ...]:
-        """The output and the last states, recorded layer by layer."""
+        """Return the output and the last states, recorded layer by layer."""
         if self.input.dim() and not self.input.shape[0]:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         layer = self.layer() if self.input.dim() == (3 if self.batch_sizes is None else 2) else None

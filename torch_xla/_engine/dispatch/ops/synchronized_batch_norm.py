@@ -42,7 +42,7 @@ def _move(
 def update_stats(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
 ) -> tuple[Tensor, Tensor]:
-    """`torch.batch_norm_update_stats`: mean and biased variance of each channel of a batch."""
+    """Implement `torch.batch_norm_update_stats`: mean and biased variance of each channel of a batch."""
     channels, olds = input.size(1), (running_mean, running_var)
     kept = {old.dtype for old in olds if old is not None}
     if not input.is_floating_point():
@@ -67,7 +67,9 @@ def gather_stats_with_counts(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`torch.batch_norm_gather_stats_with_counts`: mean and inverse deviation over all rows, one for each process."""
+    """Implement `torch.batch_norm_gather_stats_with_counts`: mean and inverse deviation over all rows, one for each
+    process.
+    """
     means, weights = _wide(mean), counts.to(_wide(mean).dtype).reshape(-1, 1)
     total = weights.sum()
     union = (means * weights).sum(0) / total
@@ -87,7 +89,7 @@ def gather_stats(
     eps: float,
     count: int,
 ) -> tuple[Tensor, Tensor]:
-    """`torch.batch_norm_gather_stats`: each process had as many rows."""
+    """Implement `torch.batch_norm_gather_stats`: each process had as many rows."""
     counts = torch.full(mean.shape[:1], float(count), device=mean.device)
     return gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 

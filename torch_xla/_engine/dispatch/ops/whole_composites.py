@@ -23,7 +23,7 @@ _twice: list[torch.library.Library] = []  # from the first linear layer on that 
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`aten::linear`."""
+    """Implement `aten::linear`."""
     global _broad_bias
     if bias is not None and bias.dim() > 1:
         _broad_bias = True
@@ -36,7 +36,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
-    """`aten::linear_backward`, which sums the gradient of the bias over all rows.
+    """Implement `aten::linear_backward`, which sums the gradient of the bias over all rows.
 
     The operator does not receive the size of the bias. For a bias of several dimensions, which PyTorch broadcasts,
     autograd sums the returned gradient to its size.
@@ -48,7 +48,7 @@ def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_ma
 
 
 def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
-    """`aten::linear_backward` above autograd: composed where it may be differentiated again.
+    """Implement `aten::linear_backward` above autograd: composed where it may be differentiated again.
 
     PyTorch's own formula refuses complex numbers, and weights that are no matrices. This one costs a Python call, only
     in programs that need it.

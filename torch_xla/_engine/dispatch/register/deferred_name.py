@@ -37,7 +37,9 @@ def is_wanted(native: str | None) -> bool:
 
 
 def wait_for_first_use() -> bool:
-    """Has "xla" become ours with the first tensor on it, or when a device is asked for; False if that cannot be."""
+    """Take the name "xla" with the first tensor on it, or when a device is asked for; return false if that cannot
+    be.
+    """
     if not device_guard.stand_for_unnamed():
         return False
     devices.before_first_use.append(_take)

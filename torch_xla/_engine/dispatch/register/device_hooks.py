@@ -108,7 +108,7 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The ordinal a bare "xla" means in this thread."""
+    """Return the ordinal a bare "xla" means in this thread."""
     return devices.current_index()
 
 
@@ -143,7 +143,7 @@ class device_of(device):  # noqa: N801
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The dtypes `torch.autocast("xla")` accepts."""
+    """Return the dtypes `torch.autocast("xla")` accepts."""
     return [torch.bfloat16, torch.float16]
 
 
@@ -170,12 +170,12 @@ def _compute_capability(device: Any) -> tuple[int, int] | None:
 
 
 def get_device_name(device: Any = None) -> str:
-    """The vendor's name of the device."""
+    """Return the vendor's name of the device."""
     return devices.device_at(_index(device)).target.kind
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """(0, 0): XLA devices have no such number."""
+    """Return (0, 0): XLA devices have no such number."""
     return 0, 0
 
 

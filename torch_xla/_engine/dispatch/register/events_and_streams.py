@@ -38,17 +38,17 @@ class Stream(torch.Stream):
         synchronize(self.device)
 
     def query(self) -> bool:
-        """True: the next operation waits by itself."""
+        """Return true: the next operation waits by itself."""
         return True
 
     def wait_stream(self, stream: torch.Stream) -> None:
-        """Nothing to do: there is one stream."""
+        """Do nothing: there is one stream."""
 
     def wait_event(self, event: torch.Event) -> None:
-        """Nothing to do: there is one stream."""
+        """Do nothing: there is one stream."""
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
-        """An event at this point."""
+        """Return an event at this point."""
         event = event or Event()
         event.record(self)
         return event
@@ -82,7 +82,7 @@ class Event(torch.Event):
         self._reached = time.perf_counter()
 
     def elapsed_time(self, end_event: torch.Event) -> float:
-        """The milliseconds that its device took from this point to the other."""
+        """Return the milliseconds that its device took from this point to the other."""
         events: Any = self, end_event
         if not all(event._takes_time for event in events):
             raise ValueError("elapsed_time: both events must be made with `enable_timing=True`.")
@@ -92,29 +92,29 @@ class Event(torch.Event):
         return float(end - begin) * 1e3
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Nothing to do: there is one stream."""
+        """Do nothing: there is one stream."""
 
     def synchronize(self) -> None:
         """Wait for everything started so far on its device."""
         in_flight.wait([devices.device_at(self._index).target.device])
 
     def query(self) -> bool:
-        """True: the next operation waits by itself."""
+        """Return true: the next operation waits by itself."""
         return True
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The one stream."""
+    """Return the one stream."""
     return Stream(device)
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The one stream."""
+    """Return the one stream."""
     return Stream(device)
 
 
 def set_stream(stream: Stream) -> None:
-    """Nothing to do: there is one stream."""
+    """Do nothing: there is one stream."""
 
 
 class StreamContext:

@@ -17,7 +17,7 @@ from .torchscript import move_parameters
 
 
 def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]:
-    """`Module._apply`, which moves the parameters of a module in place before PyTorch looks at them."""
+    """Return `Module._apply`, which moves the parameters of a module in place before PyTorch looks at them."""
 
     @functools.wraps(original)
     def _apply(self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:

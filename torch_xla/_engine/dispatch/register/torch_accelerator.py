@@ -33,7 +33,7 @@ def is_ours() -> bool:
 
 
 def native() -> str | None:
-    """The accelerator this build of PyTorch was made for, be there one in the machine or not."""
+    """Return the accelerator this build of PyTorch was made for, be there one in the machine or not."""
     if torch.version.cuda is not None or torch.version.hip is not None:
         return "cuda"
     if torch.version.xpu is not None:
@@ -42,7 +42,7 @@ def native() -> str | None:
 
 
 def current() -> torch.device | None:
-    """The accelerator."""
+    """Return the accelerator."""
     if is_ours():
         return torch.device("xla")
     found = native()

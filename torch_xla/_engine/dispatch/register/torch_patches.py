@@ -71,7 +71,7 @@ def _is_xla(tensor: torch.Tensor) -> bool:
 
 
 def _tensor_xla(self: torch.Tensor, device: Any = None, non_blocking: bool = False) -> torch.Tensor:
-    """A copy of this tensor on an `xla` device."""
+    """Return a copy of this tensor on an `xla` device."""
     return self.to("xla" if device is None else _named(device), non_blocking=non_blocking)
 
 

@@ -45,7 +45,7 @@ def _serializing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_save(found: Any) -> Any:
-    """The script itself if nothing of it is on `xla`, else a copy on the CPU."""
+    """Return the script itself if nothing of it is on `xla`, else a copy on the CPU."""
     if not devices.existing_devices():
         return found
     constant = next((tensor for _, tensor in torchscript.constants_of(found) if _is_ours(tensor)), None)

@@ -91,7 +91,9 @@ class ShardedUnit:
 
     @contextlib.contextmanager
     def in_forward(self, reshards: bool) -> Iterator[list[torch.Tensor]]:
-        """In this block the module has whole parameters; with `reshards`, autograd keeps notes instead of them."""
+        """Give the module whole parameters within a `with` block; with `reshards`, autograd keeps notes instead of
+        them.
+        """
         whole = self._gathered(self.manner.ordered_forward)
         self._show(whole)
         try:
@@ -111,7 +113,7 @@ class ShardedUnit:
         self._show(self.again())
 
     def again(self) -> list[torch.Tensor]:
-        """The whole tensors in the backward pass, gathered once."""
+        """Return the whole tensors in the backward pass, gathered once."""
         if self._kept is not None:
             return self._kept
         if self._again is None:
@@ -126,7 +128,7 @@ class ShardedUnit:
             self._hide()
 
     def gather(self, parts: Sequence[torch.Tensor], ordered: bool) -> list[torch.Tensor]:
-        """The whole tensors of shards."""
+        """Return the whole tensors of shards."""
         # Not before what was recorded last is there: else the compiler gathers all units at the beginning.
         own = delayed(parts) if ordered else list(parts)
         dtype = self.manner.compute_dtype
@@ -137,7 +139,7 @@ class ShardedUnit:
         return [handle.layout.whole(each) for handle, each in zip(self.handles, rows, strict=True)]
 
     def reduce(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradients of the shards; nothing yet where the unit only sums them up (`no_sync`)."""
+        """Return the gradients of the shards; nothing yet where the unit only sums them up (`no_sync`)."""
         self.end_backward()
         trained = [index for index, handle in enumerate(self.handles) if handle.shard.requires_grad]
         results: list[torch.Tensor | None] = [None] * len(self.handles)
@@ -256,7 +258,9 @@ def _gradient_of(handle: Handle) -> torch.Tensor | None:
 
 
 def found_by_any(found: torch.Tensor, parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The largest `found` of the processes that hold parts of any of these parameters: all of them do the same then."""
+    """Return the largest `found` of the processes that hold parts of any of these parameters: all of them do the same
+    then.
+    """
     for exchange, _ in _by_groups(parameters, lambda handle: handle.shard)[1]:
         (found,) = all_reduce([found], "max", exchange.groups)
     return found
@@ -295,7 +299,7 @@ _whole: dict[int, tuple[ShardedUnit, int]] = {}
 
 @contextlib.contextmanager
 def _notes_of(unit: ShardedUnit, whole: Sequence[torch.Tensor]) -> Iterator[None]:
-    """In this block autograd keeps a note of whole parameters that it saves."""
+    """Let autograd keep a note of whole parameters that it saves, within a `with` block."""
     # Other hooks for saved tensors around this one, such as those of a checkpoint, receive all tensors but the
     # parameters.
     outer = private.saved_tensors_hooks_in_force()

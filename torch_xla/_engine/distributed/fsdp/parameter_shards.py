@@ -39,13 +39,13 @@ class ShardLayout:
         return (-(-max(1, self.size.numel()) // step) * step // self.count,)
 
     def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The parts of `tensor`, of shape `size`, as a matrix of `count` rows."""
+        """Return the parts of `tensor`, of shape `size`, as a matrix of `count` rows."""
         flat = tensor.reshape(-1)
         missing = self.count * math.prod(self.shard_size) - flat.numel()
         return (functional.pad(flat, (0, missing)) if missing else flat).view(self.count, -1)
 
     def shard(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
-        """Part `place` of `tensor`, in memory of its own."""
+        """Return part `place` of `tensor`, in memory of its own."""
         flat = tensor.detach().reshape(-1)
         length = math.prod(self.shard_size)
         part = flat[place * length : (place + 1) * length]

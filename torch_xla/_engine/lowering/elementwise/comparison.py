@@ -38,7 +38,7 @@ for ops, function in COMMON.items():
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, promotion=Promotion.COMMON)
 def clamp(self: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
-    """Clamp; `max` wins over a greater `min`, and NaN over all."""
+    """Clamp each element; `max` wins over a greater `min`, and NaN over all."""
     if min is not None:
         self = at_least(self, bound_as(min, self.dtype))
     return self if max is None else at_most(self, bound_as(max, self.dtype))

@@ -18,7 +18,7 @@ _exporting = threading.local()
 
 @contextmanager
 def exported_for(platforms: Iterable[str]) -> Iterator[None]:
-    """A block in which rules are lowered for these platforms, by JAX's names, and not for a target."""
+    """Lower rules within a `with` block for these platforms, by JAX's names, and not for a target."""
     before = getattr(_exporting, "platform", None)
     named = set(platforms)
     _exporting.platform = named.pop() if len(named) == 1 else None
@@ -29,7 +29,7 @@ def exported_for(platforms: Iterable[str]) -> Iterator[None]:
 
 
 def precision_of(operands: Iterable[Any]) -> AbstractContextManager[None]:
-    """A block in which products have the precision in force if an operand is float32 or complex64.
+    """Return a block in which products have the precision in force if an operand is float32 or complex64.
 
     Other products have JAX's default, which for every other dtype is its own precision. A kernel that multiplies
     bfloat16 would be refused by Mosaic with another.

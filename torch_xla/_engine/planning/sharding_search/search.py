@@ -129,7 +129,7 @@ class Search:
             yield name, tuple(self._by_hand(group, ways) for group in self.groups)
 
     def _by_hand(self, group: InputGroup, ways: tuple[str, ...]) -> Dims:
-        """As people divide it: a batch by rows, products by what widens or narrows, and FSDP the longest dimension."""
+        """Divide as people do: a batch by rows, products by what widens or narrows, and FSDP the longest dimension."""
         dims: list[tuple[int, ...]] = [()] * len(group.size)
         if group.is_batch:
             return self._with(group, dims, 0, tuple(axis for axis, way in enumerate(ways) if way != "tensor"))
@@ -144,7 +144,7 @@ class Search:
         return tuple(dims)
 
     def _with(self, group: InputGroup, dims: Sequence[tuple[int, ...]], dim: int, axes: tuple[int, ...]) -> Dims:
-        """`dims` with these axes for one dimension, if they divide it evenly."""
+        """Return `dims` with these axes for one dimension, if they divide it evenly."""
         parts = math.prod(self.mesh_shape[axis] for axis in axes)
         axes = dims[dim] if group.size[dim] % parts else axes
         return (*dims[:dim], axes, *dims[dim + 1 :])
