@@ -25,6 +25,11 @@ _ACTIVATION_CHECKPOINTING = "engine/dispatch/ops/test_activation_checkpointing.p
 _TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
 _DEVICE_HOOKS = "engine/dispatch/register/test_device_hooks.py"
 _AUTOGRAD_OBSERVERS = "engine/compat/patches/test_autograd_observers.py"
+_DDP_REDUCER = "engine/distributed/test_ddp_reducer.py"
+_TORCH_PROFILER = "engine/diagnostics/profiles/test_torch_profiler.py"
+_DEVICE_GUARD = "engine/compat/abi/test_device_guard.py"
+_TORCH = "engine/compat/names/test_torch.py"
+_GARBAGE_CALLBACK = "engine/compat/patches/test_garbage_callback.py"
 
 
 def _each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str, Patch]:
@@ -391,7 +396,7 @@ total_norm = Patch(
     "torch.nn.utils.get_total_norm",
     why="The norm of gradients that are divided among processes is the norm of all shards.",
     until="PyTorch asks a subclass of `Tensor` for its norm there.",
-    test=UNSEEN,
+    test="engine/distributed/fsdp/test_fsdp_unit.py::test_a_norm_of_gradients_is_that_of_all_parts",
 )
 reducer, hook_of_reducer, builtin_hook_of_reducer = _each(
     "torch.distributed",
@@ -401,7 +406,9 @@ reducer, hook_of_reducer, builtin_hook_of_reducer = _each(
     ),
     until="A process group can bring its reducer.",
     tests={
-        UNSEEN: "Reducer _register_comm_hook _register_builtin_comm_hook",
+        _DDP_REDUCER + "::test_parameters_that_nobody_used_keep_what_they_have": "Reducer",
+        _DDP_REDUCER + "::test_a_hook_for_buckets_is_refused_where_there_are_none": "_register_comm_hook",
+        _DDP_REDUCER + "::test_pytorchs_built_in_hooks_reduce": "_register_builtin_comm_hook",
     },
 ).values()
 device_of_objects = Patch(
@@ -422,14 +429,15 @@ profiler = _each(
     why="PyTorch's profiler takes the events of a device from libraries in C++ only.",
     until="A backend in Python can give the profiler its events.",
     tests={
-        UNSEEN: "_start_trace __exit__ _parse_kineto_results export_chrome_trace",
+        _TORCH_PROFILER + "::test_the_device_has_events_with_times": "_start_trace __exit__ _parse_kineto_results",
+        _TORCH_PROFILER + "::test_modules_and_lines_are_in_the_trace": "export_chrome_trace",
     },
 )
 module_context = Patch(
     "jax._src.interpreters.mlir.make_ir_context",
     why="JAX makes a context for each module that it lowers, which costs as much as a small program.",
     until="JAX lets a program reuse a context.",
-    test=UNSEEN,
+    test="engine/compat/patches/test_mlir_contexts.py::test_modules_of_such_blocks_share_one",
 )
 
 # What no attribute reaches: memory of C++ and C, and a list of Python's own. By the function that writes it.
@@ -453,27 +461,27 @@ WRITTEN = [
         what="the other methods of our device guard that C++ calls",
         why="C++ calls them where nothing may be raised: an interrupt in a method written in Python ends the process.",
         until="PyTorch lets exceptions of a guard in Python pass, or does not call it for a device with one stream.",
-        test=UNSEEN,
+        test=_DEVICE_GUARD + "::test_a_library_without_the_method_leaves_the_guard_as_it_is",
     ),
     Written(
         "abi.device_guard.stand_for_unnamed",
         what="the entry of \"xla\" in PyTorch's table of device guards, beside a GPU of PyTorch's",
         why='`tensor.to("xla")` asks that guard before PrivateUse1 has the name.',
         until="A backend in Python can have its name without being the accelerator.",
-        test=UNSEEN,
+        test="engine/dispatch/register/test_deferred_name.py::test_the_first_use_takes_the_name",
     ),
     Written(
         "abi.class_calls.answer_calls_of",
         what="the class of the classes `torch.Generator`, `torch.Event` and `torch.Stream`",
         why="PyTorch makes these for no backend in Python, and annotations and TorchScript know the classes.",
         until="A backend in Python can make its generators, events and streams.",
-        test=UNSEEN,
+        test=_TORCH + "::test_generators_stay_what_they_are_for_annotations_and_tests_of_class",
     ),
     Written(
         "patches.garbage_callback.keep_interrupts",
         what="JAX's entry in `gc.callbacks`",
         why="Python drops an exception of a callback written in Python, so an interrupt would be lost.",
         until="JAX's callback is a C function.",
-        test=UNSEEN,
+        test=_GARBAGE_CALLBACK + "::test_an_interrupt_during_a_collection_is_raised_behind_it",
     ),
 ]
