@@ -29,6 +29,7 @@ def each_device_computes_on_its_part() -> None:
     assert own.shape == (2, 3)
     shifted = own - own.sum(0) + torch.ones(3, device="xla") * 2
     made = xs.disable_manual_sharding(shifted, ("x", None), x.shape, mesh=LINE)
+    assert made.sharding_spec == (made * 2).sharding_spec == "{devices=[4,1]0,1,2,3}"  # known before it is computed
     parts_ = host.view(4, 2, 3)
     expected = (parts_ - parts_.sum(1, keepdim=True) + 2).view(8, 3)
     assert made.cpu().equal(expected) and made.sharding_spec == "{devices=[4,1]0,1,2,3}"

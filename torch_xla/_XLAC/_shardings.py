@@ -64,8 +64,9 @@ def _get_xla_sharding_spec(input: torch.Tensor) -> str:
     """Return the sharding of a tensor as text: `"{devices=[2,1]0,1}"`, `"{replicated}"`; empty if it is not determined.
 
     A mark determines it, and so does the program that has computed the tensor. Before the program runs, the sharding is
-    determined for results of `mark_sharding_with_gradients`, and for those computed element by element from divided
-    tensors. Each device has a copy of an unmarked tensor from the host, and the text is empty for it.
+    determined for results of `mark_sharding_with_gradients`, for those that leave a manual region, and for those
+    computed element by element from divided tensors. Each device has a copy of an unmarked tensor from the host, and
+    the text is empty for it.
     """
     found = _get_xla_op_sharding(input)
     return "" if found is None else str(found)

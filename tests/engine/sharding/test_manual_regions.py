@@ -5,7 +5,7 @@ import torch
 
 from tests.support.four_behind_one import ALL, COLUMNS, ROWS, on
 from torch_xla._engine.ir.sharding import Sharding
-from torch_xla._engine.sharding import manual_regions
+from torch_xla._engine.sharding import manual_regions, placement
 from torch_xla._engine.tensor.device import Device
 
 X = torch.arange(24.0).view(8, 3)
@@ -27,6 +27,7 @@ def test_each_device_computes_on_its_part(device: Device) -> None:
     own = manual_regions.enter(on(device, X, ROWS), ALL)
     assert own.shape == (2, 3)
     back = manual_regions.leave(own - own.sum(0), ALL, (8, 3))
+    assert placement.foreseen(back) == ALL
     parts = X.view(4, 2, 3)
     assert back.cpu().equal((parts - parts.sum(1, keepdim=True)).view(8, 3))
 
@@ -46,5 +47,6 @@ def test_copies_are_told_from_parts_on_the_way_out(device: Device) -> None:
     whole = on(device, X)
     manual_regions.make_manual(whole)
     assert whole.shape == (8, 3)
+    assert placement.foreseen(manual_regions.leave(whole, None, (8, 3))) is None
     assert manual_regions.leave(whole * 2, None, (8, 3)).cpu().equal(X * 2)
     assert manual_regions.leave(whole, None, (8, 3), is_summed=True).cpu().equal(X * 4)

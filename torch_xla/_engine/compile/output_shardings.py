@@ -18,6 +18,9 @@ from ..lowering.machinery.jax_sharding import CONSTRAINT
 from ..lowering.machinery.registry import is_separable
 from .stages.list_ops import Lists, length_of_lists
 
+# Operations with one result, whose second argument is its sharding.
+ASKING = (CONSTRAINT, manual_regions.SHARD_TO_FULL)
+
 
 def of_outputs(graph: Graph, donated: tuple[int, ...]) -> list[Placed]:
     """Return for each output of a graph its sharding, or that XLA chooses one.
@@ -54,7 +57,7 @@ class _Groups:
         self._group = list(range(len(graph.specs)))
         said: list[tuple[int, Sharding | None]] = [(slot, spec.sharding) for slot, spec in enumerate(graph.inputs)]
         for operation in graph.operations:
-            if operation.plan.op == CONSTRAINT:
+            if operation.plan.op in ASKING:
                 said.append((operation.first_output, operation.plan.arguments[0][1]))
             for together in _together(operation):
                 self._join(together)

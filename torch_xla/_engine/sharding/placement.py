@@ -8,7 +8,7 @@ from .. import metrics
 from ..compile import output_shardings
 from ..ir.sharding import ANY, Free, Placed, Sharding, fitting
 from ..ir.tape import Value
-from ..lowering.machinery.jax_sharding import CONSTRAINT, lies_on, of_array, over_mesh
+from ..lowering.machinery.jax_sharding import lies_on, of_array, over_mesh
 from ..processes import spmd_mode
 from ..runtime import platform
 from ..step import pending_graph
@@ -182,7 +182,8 @@ def _foreseen_on_tape(tensor: torch.Tensor) -> Placed:
     (slot,), (placed,) = graph.outputs, output_shardings.of_outputs(graph, ())
     if placed is not None:
         return placed
-    is_asked_for = any(each.first_output == slot and each.plan.op == CONSTRAINT for each in graph.operations)
+    asking = (each for each in graph.operations if each.plan.op in output_shardings.ASKING)
+    is_asked_for = any(each.first_output == slot for each in asking)
     return None if is_asked_for else ANY
 
 
