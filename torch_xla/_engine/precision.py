@@ -14,9 +14,6 @@ _OF_PLATFORM = {"tpu": "default"}
 
 chosen = ""  # by `choose`
 
-# The arguments with which PyTorch returns the setting of `torch.set_float32_matmul_precision`.
-OF_TORCH = ("mkldnn", "matmul")
-
 
 def choose(name: str) -> None:
     """Set the precision of the programs compiled from now on; it counts more than PyTorch's setting."""
@@ -31,7 +28,7 @@ def choose(name: str) -> None:
 def forget() -> None:
     """Return to PyTorch's setting and the platform's own."""
     global chosen
-    chosen = ""  # by `choose`
+    chosen = ""
 
 
 # What `torch.set_float32_matmul_precision` sets, as an argument of PyTorch's function that reads it.

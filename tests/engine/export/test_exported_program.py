@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_xla._engine.export import exported_program
 from torch_xla._engine.export.exported_program import Options, convert
@@ -104,6 +105,20 @@ def test_views_by_strides_are_read_from_dense_memory() -> None:
     np.testing.assert_array_equal(jax.tree.leaves(found)[0], Strided()(x))
     view = exported_program.copying_view(torch.ones(2, 3).t(), [6])
     assert view.shape == (6,) and exported_program.copying_view(torch.ones(2, 3), [6]) is NotImplemented
+
+
+def test_a_mode_that_decomposes_views_asks_once_for_each() -> None:
+    asked = []
+
+    def counted(tensor: torch.Tensor, size: list[int]) -> Any:
+        asked.append(size)
+        return exported_program.copying_view(tensor, size)
+
+    table = {torch.ops.aten.view.default: counted}
+    trace = make_fx(torch.ops.aten.view.default, decomposition_table=table, tracing_mode="fake")
+    columns = torch.arange(6).view(2, 3).t()
+    assert trace(columns, [6])(columns, [6]).tolist() == [0, 3, 1, 4, 2, 5]
+    assert asked == [[6], [6]], "and once for the copy"
 
 
 CHANGING: dict[str, tuple[Any, Any]] = {

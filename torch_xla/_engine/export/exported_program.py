@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from .. import dtypes
 from ..atomic import uncollected
-from ..compat.names.torch import pytree, with_effects
+from ..compat.names.torch import pytree, with_effects, without_modes
 from ..ir.view.geometry import Geometry
 from ..lowering.fx_graphs import decompositions, interpreter
 from ..lowering.machinery.product_precision import exported_for
@@ -128,7 +128,8 @@ def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
     if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), *size)):
         return tensor.clone(memory_format=torch.contiguous_format).view(size)
     try:
-        torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(size)
+        with without_modes():  # the mode that decomposes would ask this function for the view
+            torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(size)
     except (RuntimeError, ValueError):
         return tensor.clone(memory_format=torch.contiguous_format).view(size)
     return NotImplemented

@@ -16,6 +16,7 @@ from torch.autograd.profiler_util import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
@@ -47,6 +48,7 @@ def of_device(taken: Any) -> list[Any]:
 def test_the_device_has_events_with_times() -> None:
     step = trained()
     step()
+    xm.wait_device_ops()  # of this step nothing is profiled
     with profile(activities=BOTH) as taken:
         for _ in range(3):
             step()

@@ -16,7 +16,10 @@ from torch_xla._engine.runtime import platform
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def unset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run each test as in a process that has chosen no precision, here or in PyTorch."""
+    precision.forget()
+    monkeypatch.setattr(precision, "product_precision", lambda *of_torch: "none")
     yield
     precision.forget()
 
