@@ -50,10 +50,11 @@ def a_module_on_the_host_is_laid_out_and_trains_as_on_the_cpu() -> None:
         torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
 
 
-def what_was_found_divides_the_parameters() -> None:
+def what_was_found_has_a_spec_for_each_parameter() -> None:
     layout = xs.auto_layout()
-    assert layout is not None
-    assert any(any(axis is not None for axis in spec) for spec in layout.specs.values()), layout.specs
+    assert layout is not None and set(layout.specs) == {name for name, _ in _Block().named_parameters()}
+    sizes = {name: parameter.dim() for name, parameter in _Block().named_parameters()}
+    assert {name: len(spec) for name, spec in layout.specs.items()} == sizes
 
 
 def a_module_in_inference_is_laid_out() -> None:
