@@ -88,8 +88,12 @@ def test_an_error_of_a_collective_names_who_ended_without_it(watches: list[Watch
 
 
 def test_who_is_cut_off_speaks_no_more_and_raises(watches: list[Watch]) -> None:
+    seen = []
+    set_event = watches[0].has_fault.set
+    watches[0].has_fault.set = lambda: (seen.append(watches[0].is_cut), set_event())  # type: ignore[assignment, func-returns-value]
     watches[0].cut("The service is gone.")
-    with pytest.raises(RuntimeError, match="^The service is gone.$"):
+    assert seen == [False], "the fault is there before anything is refused"
+    with pytest.raises(PeerError, match="^The service is gone.\nProcess 0 of 3 raises this"):
         watches[0].propose("name", "value")
     watches[0].declare("not heard")
     assert not watches[1].fault and watches[0].fault == "The service is gone."

@@ -132,12 +132,12 @@ class Watch:
 
     def cut(self, fault: str) -> None:
         """Make this process raise `fault` when it waits for another: the others cannot be reached."""
-        self.is_cut = True
         self._take({"text": fault})
+        self.is_cut = True  # not before: what is refused from now on is refused with the fault
 
     def _speak(self) -> None:
         if self.is_cut:
-            raise RuntimeError(self.fault)
+            raise self.error()
 
     def _set(self, key: str, value: str) -> None:
         self._speak()
