@@ -42,4 +42,4 @@ def publish(
     print(f"{machine.description()}\n\n{text}")
     if page is not None:
         how = doc.split("\n\n")[2].strip()
-        put(page, heading, f"`python -m benchmarks.{module}`: {how}\n\n{text}")
+        put(page, heading, f"`python -m benchmarks.{module}` on {machine.description()}.\n\n{how}\n\n{text}")
