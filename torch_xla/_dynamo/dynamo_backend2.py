@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .._engine.compiled.dynamo import backend
+from .._engine.compiled.dynamo import registration
 
 
 def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
@@ -17,4 +17,4 @@ def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..
     >>> double(torch.ones(2, device="xla")).tolist()
     [2.0, 2.0]
     """
-    return backend.compile_module(fx, args)
+    return registration.compile_module(fx, args)

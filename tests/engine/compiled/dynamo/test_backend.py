@@ -1,7 +1,6 @@
 """`torch.compile(backend="openxla")`: the results of PyTorch on the CPU, from one operation a graph."""
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -290,13 +289,6 @@ def test_a_graph_on_the_cpu_alone_is_named() -> None:
         assert compiled(lambda x: x + 1)(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
-@pytest.mark.parametrize("name", ["openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"])
-def test_every_name_of_the_backend(name: str) -> None:
-    compiled(lambda x: x)  # the first call prepares Dynamo
-    assert name in torch._dynamo.list_backends()
-    assert torch.compile(lambda x: x + 1, backend=name)(torch.ones(2, device="xla")).tolist() == [2.0, 2.0]
-
-
 def test_the_debugging_tool_tells_what_becomes_of_a_graph(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -330,18 +322,6 @@ def test_a_call_inside_a_region_waits_for_its_end() -> None:
     with torch_xla.compile(full_graph=True):
         y = run(run(x) * 2)
     assert executions() == 1 and y.tolist() == [5.0, 5.0]
-
-
-def test_nothing_of_the_engine_is_compiled_between_graphs() -> None:
-    lstm = nn.LSTM(3, 4).to("xla")
-    run = compiled(lambda x: lstm(x * 2)[0])
-    x = torch.randn(5, 2, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = run(x.to("xla"))
-    theirs = nn.LSTM(3, 4)
-    theirs.load_state_dict({name: value.cpu() for name, value in lstm.state_dict().items()})
-    torch.testing.assert_close(result.cpu(), theirs(x * 2)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_random_numbers_in_new_memory_are_part_of_the_operation() -> None:

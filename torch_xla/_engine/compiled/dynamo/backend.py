@@ -1,4 +1,4 @@
-"""The `openxla` backend of `torch.compile`. Imported at the first compilation, since it imports Dynamo."""
+"""Compile the graphs of `torch.compile(backend="openxla")`. Imported at the first compilation: it imports Dynamo."""
 
 import functools
 import logging
@@ -11,17 +11,10 @@ from torch.fx import GraphModule
 
 from ... import config, metrics
 from ...compat.names import torch as private
-from ...compat.names import torch_saved_graphs
 from ...compat.names.torch import HigherOrderOperator, OpOverload
 from ...compat.names.torch_dynamo import (
     aot_autograd,
     aot_module_simplified,
-    check_mode_and_options,
-    draw_again,
-    guard_arguments_of_constants,
-    guard_distributed,
-    never_trace,
-    register_backend,
     takes_a_list,
 )
 from ...dispatch.checks import device_values
@@ -29,51 +22,14 @@ from ...ir.tape import Value
 from ...lowering.fx_graphs import decompositions
 from ...lowering.fx_graphs.composite_marks import number_composites
 from ...step.sync import sync_device
-from ...tensor import seeds
-from ...tensor.device import Device, current_index
+from ...tensor.device import Device
 from ...tensor.storage import Overtaken, hold_together, value_of, wrap, wrap_all
 from .. import eager, region
-from . import saved_graph
 from .graph_dtypes import refusal_in
 from .graph_operation import GraphOperation
 from .host_device_split import Unsplittable, constants, evaluate, results, split
 
 _log = logging.getLogger("torch_xla.dynamo")
-
-
-def register(names: Sequence[str]) -> None:
-    """Register this backend under each of `names`."""
-    # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They, and what
-    # they call, are ours to run, not the user's to compile.
-    for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
-        never_trace(package)
-    guard_distributed()
-    guard_arguments_of_constants()
-    draw_again(_random_state, _restore_random_state)
-    for name in names:
-        register_backend(compile_module, name)
-
-
-def _random_state() -> torch.Tensor:
-    return seeds.state_as_tensor(current_index())
-
-
-def _restore_random_state(state: torch.Tensor) -> None:
-    seeds.set_state_from_tensor(state, current_index())
-
-
-def compile_module(
-    module: GraphModule, examples: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
-) -> Callable[..., Any]:
-    """Compile a graph of PyTorch's functions as Dynamo found it: forward, and backward if there will be one.
-
-    `mode` and `options` are those of `torch.compile`. They tune Inductor's kernels and change no result, so openxla
-    accepts what Inductor knows and does nothing with it; what Inductor does not know is refused as Inductor does.
-    """
-    check_mode_and_options(mode, options)
-    if torch_saved_graphs.is_saving():
-        return saved_graph.compile_to_save(module, examples)
-    return compile_unsaved(module, examples)
 
 
 def compile_unsaved(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from ...compat.names.torch_dynamo import route_inductor
-from .backend import compile_module
+from .registration import compile_module
 
 
 def install() -> None:

@@ -37,5 +37,5 @@ def _registering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _prepare() -> None:
-    importlib.import_module(f"{__package__}.backend").register(NAMES)
+    importlib.import_module(f"{__package__}.registration").register(NAMES)
     importlib.import_module(f"{__package__}.default_backend").install()

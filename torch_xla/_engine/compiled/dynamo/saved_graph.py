@@ -4,7 +4,6 @@ Saved is the graph as Dynamo found it. What loads it compiles it again without D
 disk cache, which `torch.compiler.save_cache_artifacts` carries to another machine.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch.fx import GraphModule
 
 from ...compat.names import torch_saved_graphs
 from ...compat.names.torch_saved_graphs import SerializableCallable
+from .backend import compile_unsaved
 
 
 @dataclass
@@ -67,7 +67,5 @@ def _restored(data: bytes) -> Callable[..., Any]:
 
 
 def _compiled(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-    backend: Any = importlib.import_module(".backend", __package__)  # which imports this module
     with torch_saved_graphs.without_entries():
-        compiled: Callable[..., Any] = backend.compile_unsaved(module, examples)
-    return compiled
+        return compile_unsaved(module, examples)
