@@ -19,10 +19,9 @@ from ...ir.view.geometry import Geometry
 from ...lowering.fx_graphs import interpreter, plans_of_calls
 from ...lowering.machinery.registry import Promotion, Rule, add_rule, rule_of
 from ...tensor.device import Device, device_for
-from ...tensor.storage import snapshot, value_of, values_of_whole
+from ...tensor.storage import snapshot, value_of
 from .host_device_split import Parts
 
-_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _log = logging.getLogger("torch_xla.dynamo")
 
 # By the operation's name and the kinds of its operands: equal graphs share their plans, and so their programs.
@@ -42,18 +41,14 @@ class GraphOperation:
 
     def record(self, arguments: list[Any]) -> list[Value]:
         """Return the values of the outputs for these inputs: tensors on the device, or Python numbers."""
-        signature, operands, numbers = call = [], [], []  # type: Call
-        device = _taken_together(arguments, call)
-        for argument in arguments if device is None else ():
-            if isinstance(argument, torch.Tensor):
-                if argument.device.type != "xla":
-                    argument = argument.to("xla" if device is None else device.torch_device)
-                value_of(argument)
-                if device is None:
-                    device = device_for(argument.device)
-            take_apart(argument, False, call)
-        if device is None:
-            device = device_for(None)
+        call: Call = ([], [], [])
+        try:
+            take_apart(arguments, False, call)
+        except AttributeError:  # of a tensor on the CPU, or one without a value yet
+            arguments, call = _on_device(arguments), ([], [], [])
+            take_apart(arguments, False, call)
+        signature, operands, _ = call
+        device = _device_of(operands)
         key = (self._rule.op, *signature)
         plan = _plans.get(key)
         if plan is None:
@@ -160,22 +155,24 @@ class GraphOperation:
         )
 
 
-def _taken_together(arguments: list[Any], call: Call) -> Device | None:
-    """Add all `arguments` to `call` and return their device, if they are tensors that show the whole of their storages.
+def _on_device(arguments: list[Any]) -> list[Any]:
+    """Return `arguments` with their tensors on the device of the first `xla` tensor, each with a value."""
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    target = next((each.device for each in tensors if each.device.type == "xla"), torch.device("xla"))
+    moved = [
+        each.to(target) if isinstance(each, torch.Tensor) and each.device.type != "xla" else each for each in arguments
+    ]
+    for each in moved:
+        if isinstance(each, torch.Tensor):
+            value_of(each)
+    return moved
 
-    Otherwise it adds none. Almost every call of a graph is of this kind.
-    """
-    if not arguments or not _TENSORS.issuperset(map(type, arguments)):
-        return None
-    try:
-        values = values_of_whole(arguments)
-    except AttributeError:  # of the CPU, or uninitialised
-        return None
-    if values is None:
-        return None
-    call[0].extend([value.spec for value in values])
-    call[1].extend(values)
-    device: Device = values[0].device
+
+def _device_of(operands: list[Any]) -> Device:
+    """Return the device of the first operand: a value, or a value and its view. The default if there is none."""
+    if not operands:
+        return device_for(None)
+    device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device
     return device
 
 
