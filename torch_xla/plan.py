@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 
 from ._engine.planning import script_plan as _script_plan
-from .debug import plans as _plans
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.argv = [options.script, *options.arguments]
     try:
         found = _script_plan.plan_of_script(
-            lambda: run(options.script, run_name="__main__"), options.steps, options.topology, _plans._mesh_in_use
+            lambda: run(options.script, run_name="__main__"), options.steps, options.topology
         )
     finally:
         sys.argv = before

@@ -126,6 +126,13 @@ def test_imports_stand_at_the_top_of_the_file() -> None:
     )
 
 
+def packages_of(module: str, importer: str) -> set[str]:
+    """Return the packages whose `__init__` runs before `module`, except those that `importer` is in."""
+    parts = module.split(".")
+    packages = {".".join(parts[:end]) for end in range(1, len(parts))}
+    return {each for each in packages if not f"{importer}.".startswith(f"{each}.")}
+
+
 def packages_asked(path: Path) -> set[str]:
     """Those whose `__init__` has to have run so far that it knows a name: `from . import name`."""
     package = module_of(path).split(".")[: None if path.name == "__init__.py" else -1]
@@ -142,6 +149,7 @@ def test_no_two_modules_import_each_other() -> None:
         targets = {target for _, names in imports_of(path) for target in names}
         # A name is a submodule, or a member of the module in front of its last dot.
         found = {target if target in modules else target.rpartition(".")[0] for target in targets}
+        found |= {package for target in found for package in packages_of(target, module_of(path))}
         graph[module_of(path)] = (found | packages_asked(path)) & modules - {module_of(path)}
     try:
         graphlib.TopologicalSorter(graph).prepare()

@@ -7,12 +7,10 @@ from .._engine.diagnostics.sharding import communication as _traffic
 from .._engine.diagnostics.sharding.communication import Traffic as Traffic
 from .._engine.errors import NotComputed as NotComputed
 from .._engine.planning import step_plan as _plan
-from .._engine.planning.collective_axes import NamedMesh as _NamedMesh
 from .._engine.planning.device_specs import DeviceSpec as DeviceSpec
 from .._engine.planning.device_specs import device_specs as device_specs
 from .._engine.planning.step_plan import StepPlan as StepPlan
 from .._engine.runtime.topologies import Topology as Topology
-from ..distributed.spmd import mesh as _spmd
 
 
 def collectives() -> list[Traffic]:
@@ -89,12 +87,4 @@ def plan(
     >>> model.weight.grad is None
     True
     """
-    return _plan.plan_of(lambda: step(*args), steps, devices, device, topology, _mesh_in_use)
-
-
-def _mesh_in_use() -> _NamedMesh | None:
-    mesh = _spmd.latest()
-    if mesh is None:
-        return None
-    names = mesh.axis_names or tuple(map(str, range(len(mesh.mesh_shape))))
-    return _NamedMesh(names, mesh.mesh_shape, tuple(map(int, mesh.device_ids)))
+    return _plan.plan_of(lambda: step(*args), steps, devices, device, topology)

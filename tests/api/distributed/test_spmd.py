@@ -69,7 +69,7 @@ def test_a_mesh_is_written_and_read() -> None:
 
 
 def test_the_global_mesh_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_xla.distributed.spmd.mesh._global_mesh", None)
+    monkeypatch.setattr("torch_xla._engine.planning.mesh_in_use._default", None)
     assert xs.get_global_mesh() is None
     xs.set_global_mesh(TWO)
     assert xs.get_global_mesh() is TWO

@@ -2,6 +2,6 @@
 
 `sharding_search/` looks for the division of a program's inputs that costs least.
 
-Doors: collective_axes, cost_model, device_specs, hlo_parser, planner, protobuf_reader, script_plan,
-sharding_search.automatic, sharding_search.planned_search, sharding_search.search, step_plan.
+Doors: cost_model, device_specs, hlo_parser, mesh_in_use, planner, protobuf_reader,
+script_plan, sharding_search.automatic, sharding_search.planned_search, sharding_search.search, step_plan.
 """

@@ -9,7 +9,6 @@ from ..metrics import events
 from ..metrics.events import StepEnd
 from ..runtime import abstract_devices, topologies
 from ..runtime.topologies import Topology
-from .collective_axes import NamedMesh
 from .planner import Planning, planning
 from .step_plan import StepPlan, axes_with, planned
 
@@ -56,11 +55,10 @@ def plan_of_script(
     run: Callable[[], object],
     steps: int,
     topology: str | Topology,
-    mesh: Callable[[], NamedMesh | None] = lambda: None,
 ) -> ScriptPlan:
     """Call `run` until it has ended so many steps, and return what they need on a machine with this topology."""
     devices = topologies.devices_of(topologies.named(topology))
-    with planning(devices, partial(axes_with, devices, mesh)) as found, abstract_devices.read_as_zeros() as reads:
+    with planning(devices, partial(axes_with, devices)) as found, abstract_devices.read_as_zeros() as reads:
         counting = _Steps(found, steps)
         events.listen(counting.note, closely=True, kinds=(StepEnd,))
         try:

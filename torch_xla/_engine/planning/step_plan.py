@@ -14,6 +14,7 @@ from ..runtime.topologies import Topology
 from .collective_axes import NamedMesh
 from .cost_model import Collective, Work
 from .device_specs import DeviceSpec, spec_named, spec_of_kind
+from .mesh_in_use import named_mesh
 from .planner import Large, PlannedProgram, Planning, planning
 
 
@@ -110,15 +111,14 @@ def plan_of(
     devices: int | tuple[jax.Device, ...] | None,
     device: str | DeviceSpec | None,
     topology: str | Topology | None = None,
-    mesh: Callable[[], NamedMesh | None] = lambda: None,
 ) -> StepPlan:
-    """Return the plan of `steps` calls; each ends with a sync. `mesh` returns the mesh that the steps use, if any."""
+    """Return the plan of `steps` calls; each ends with a sync."""
     spec = spec_named(device) if isinstance(device, str) else device
     if topology is not None:
         if devices is not None:
             raise ValueError("plan(): `topology` says how many devices there are; leave out `devices`.")
         devices = topologies.devices_of(topologies.named(topology))
-    with planning(devices, partial(axes_with, devices, mesh)) as found:
+    with planning(devices, partial(axes_with, devices)) as found:
         for _ in range(steps):
             found.step(call)
     return planned(found, devices, spec, topology)
@@ -136,12 +136,10 @@ def planned(
     return StepPlan(tuple(found.programs), _count(found.target), room, spec, named, isinstance(devices, int))
 
 
-def axes_with(
-    devices: int | tuple[jax.Device, ...] | None, mesh: Callable[[], NamedMesh | None]
-) -> tuple[NamedMesh | None, Sequence[int]]:
+def axes_with(devices: int | tuple[jax.Device, ...] | None) -> tuple[NamedMesh | None, Sequence[int]]:
     """Return the user's mesh, and the slice of each device if there are several slices."""
     numbers = [getattr(each, "slice_index", 0) for each in devices] if isinstance(devices, tuple) else []
-    return mesh(), numbers if len(set(numbers)) > 1 else ()
+    return named_mesh(), numbers if len(set(numbers)) > 1 else ()
 
 
 def known_of(target: Target | None, spec: DeviceSpec | None) -> tuple[DeviceSpec | None, int | None]:

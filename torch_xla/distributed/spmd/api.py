@@ -16,9 +16,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
-from ... import runtime as xr
 from ..._engine.distributed import init_process_group, torch_device_mesh
 from ..._engine.planning.sharding_search import automatic
+from ..._engine.sharding import placement
 from .device_meshes import distributed, known_on, spec_of, whole
 from .mesh import Mesh, PartitionSpec
 from .xla_sharded_tensor import XLAShardedTensor
@@ -41,7 +41,7 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        xr.use_spmd()
+        placement.use_all_devices()
         return func(*args, **kwargs)
 
     return wrapper
@@ -120,7 +120,7 @@ def xla_distribute_module(
     if device_mesh is None:
         raise ValueError("distribute_module(): give the mesh, DeviceMesh('xla', …)")
     if partition_fn is auto_policy:
-        xr.use_spmd()
+        placement.use_all_devices()
         automatic.turn_on(convert_to_xla_mesh(device_mesh).mesh_shape)
         module.to("xla")
     for name, inside in module.named_modules():

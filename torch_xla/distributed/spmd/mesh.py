@@ -4,8 +4,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import prod
-from typing import Any
-from weakref import ref
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ..._engine.errors import MeshError
 from ..._engine.ir.op_sharding import OpSharding, tiling
 from ..._engine.ir.partition_spec import Dims, dims_of, literal
+from ..._engine.planning import mesh_in_use
 from ..._engine.runtime import device_attributes, platform
 
 # For each dimension of a tensor: None (not divided), an axis of the mesh by name or index, or a tuple of axes.
@@ -53,8 +53,7 @@ class Mesh:
         self.axis_names = None if axis_names is None else tuple(axis_names)
         numbers, names = self.device_ids.tolist(), self.axis_names
         self._op_shardings: dict[Dims, OpSharding] = {}
-        global _latest
-        _latest = ref(self)
+        mesh_in_use.note_made(self)
         self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
 
     def size(self) -> int:
@@ -188,10 +187,6 @@ class HybridMesh(Mesh):
         return found
 
 
-_global_mesh: Mesh | None = None
-_latest: ref[Mesh] | None = None
-
-
 def set_global_mesh(mesh: Mesh | None) -> None:
     """Make `mesh` the default mesh; `None` removes the default.
 
@@ -200,20 +195,14 @@ def set_global_mesh(mesh: Mesh | None) -> None:
     >>> xs.get_global_mesh()
     Mesh([0], (1,), ('data',))
     """
-    global _global_mesh
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"set_global_mesh(): expected a Mesh, or None, not {type(mesh).__name__}")
-    _global_mesh = mesh
+    mesh_in_use.set_default(mesh)
 
 
 def get_global_mesh() -> Mesh | None:
     """Return the mesh of `set_global_mesh`; `None` if there is none."""
-    return _global_mesh
-
-
-def latest() -> Mesh | None:
-    """Return the default mesh; without one, the mesh that was made last, if it is still in use."""
-    return _global_mesh or (_latest() if _latest is not None else None)
+    return cast("Mesh | None", mesh_in_use.default())
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
