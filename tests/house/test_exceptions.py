@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import name_of, none, python_files, tree_of
+from tests.house.source import name_of, nodes_of, none, python_files, tree_of
 
 EVERYTHING = {"BaseException", "KeyboardInterrupt"}
 
@@ -79,6 +79,19 @@ def test_nothing_swallows_an_interrupt() -> None:
     }
     none(line for where, lines in found.items() if where not in HANDED_ON for line in lines)
     assert found.keys() == HANDED_ON, "who is listed does so no more"
+
+
+def test_a_handler_of_every_error_says_why() -> None:
+    """One that raises again needs no reason; another hides faults of ours unless every error is expected there."""
+    none(
+        f"{name_of(path)}:{node.lineno}: name the errors, or say in a comment behind `except` why all are expected"
+        for path in python_files("torch_xla")
+        for node in nodes_of(path)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or names_in(node.type) & {"Exception", "BaseException"})
+        and not always_raises(node.body)
+        and not any("#" in line for line in path.read_text().splitlines()[node.lineno - 1 : node.body[0].lineno - 1])
+    )
 
 
 def test_no_interrupt_passes_by_a_handler() -> None:

@@ -72,11 +72,11 @@ class ReadAhead:
     def _asked(self, name: str) -> _Answer:
         try:
             state = getattr(self.source, name)()
-        except Exception as error:
+        except Exception as error:  # of the user's loader: raised where the state is asked for
             return _Answer(None, error)
         try:
             return _Answer(copy.deepcopy(state))  # the source may go on with what it has shown
-        except Exception as error:
+        except Exception as error:  # of the user's objects, likewise
             told = RuntimeError(
                 f"{name}() of a loader that is read ahead: {type(self.source).__name__}.{name}() gives something that "
                 f"cannot be copied ({type(error).__name__}: {error}), and goes on changing it. Have it return plain "

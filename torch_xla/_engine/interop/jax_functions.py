@@ -145,7 +145,7 @@ def described(
     try:
         traced = _in_graph(_flat(function, tree, static, name), [kinds[place][:2] for place in order])
         return traced.plan.op, order, _nesting(jax.tree.unflatten(traced.tree, range(len(traced.plan.outputs))))
-    except Exception:
+    except Exception:  # whatever tracing raises: called between two graphs, the function raises it again
         return None
 
 

@@ -26,7 +26,7 @@ class Interpreted:
             try:
                 with self.around():
                     jax.jit(lambda *given: self._kernel(*given, **kwargs)).lower(*jax.tree.map(jax.typeof, arrays))
-            except Exception:
+            except Exception:  # JAX has no one error for what it cannot interpret; an error of the kernel's own recurs
                 self._mode = pallas_tpu.InterpretParams()
         with self.around():
             return self._kernel(*arrays, **kwargs)

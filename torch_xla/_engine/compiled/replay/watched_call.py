@@ -70,16 +70,9 @@ def record(
     before = _Before(call, facts, device)
     changing = Changing() if looks_at.compiled else changing  # what `torch.compile` has made looks at modes itself
     result, watch = _call(function, args, kwargs, facts, suspects, changing, looks_at, call, device)
-    if not watch.complete:
-        facts.reasons.append("a profiler or debugger was active")
-    facts.differences = facts.reached.differences()
-    facts.reasons += [_told(each, watch) for each in facts.differences]
+    _note_what_it_did(facts, watch, known)
     if not all(map(_holds, call.containers, given)):
         facts.reasons.append("it changes a list or dictionary that it was given")
-    if known is not None:
-        facts.reasons += [*watch.unknown, *facts.reached.unknown, *not_found(facts.reached, facts.reads)]
-        if "__globals__" in facts.reads.names:
-            facts.reasons.append("it looks at the `__globals__` of a function, of which nobody knows the names")
     if around != circumstances(device):
         facts.reasons.append("it switches autocast, gradients, the default dtype or the like, and leaves them so")
     facts.only_learned = not facts.reasons and (known is None or not known.covers(facts.reads))
@@ -97,6 +90,18 @@ def record(
     if not facts.reasons:
         result = _with({each: again(tensor) for each, tensor in spent.items()}, result)
     return result, facts
+
+
+def _note_what_it_did(facts: Facts, watch: CallWatch, known: Reads | None) -> None:
+    """Take note of what the call changed, and, where earlier calls were seen, of what it did beyond them."""
+    if not watch.complete:
+        facts.reasons.append("a profiler or debugger was active")
+    facts.differences = facts.reached.differences()
+    facts.reasons += [_told(each, watch) for each in facts.differences]
+    if known is not None:
+        facts.reasons += [*watch.unknown, *facts.reached.unknown, *not_found(facts.reached, facts.reads)]
+        if "__globals__" in facts.reads.names:
+            facts.reasons.append("it looks at the `__globals__` of a function, whose names cannot be known")
 
 
 def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[Any, ...]) -> None:

@@ -115,7 +115,7 @@ def load(path: str | os.PathLike[str]) -> CapturedStep:
         tensors: dict[str, Tensor] = content["tensors"]
     except FileNotFoundError:
         raise
-    except Exception as error:
+    except Exception as error:  # a file that is no archive may fail in any way inside PyTorch
         # PyTorch's message also explains unsafe loading, which does not help here.
         first = str(error).partition(". ")[0]
         raise ValueError(NOT_A_STEP.format(path=name, reason=f"{type(error).__name__}: {first}")) from error
