@@ -1,7 +1,7 @@
 """Graphs that `torch.compile(f).aot_compile(...)` compiles ahead of their first call, to be saved and loaded.
 
-Saved is the graph as Dynamo found it. What loads it compiles it again without Dynamo; XLA's executables come from the
-disk cache, which `torch.compiler.save_cache_artifacts` carries to another machine.
+The graph is saved as Dynamo found it. A process that loads it compiles it again without Dynamo; XLA's executables
+come from the disk cache, which `torch.compiler.save_cache_artifacts` carries to another machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from .backend import compile_unsaved
 
 @dataclass
 class SavedEntry:
-    """A saved graph in the place of an entry of AOTAutograd's cache, where Inductor was asked to compile."""
+    """A saved graph that replaces an entry of AOTAutograd's cache, where Inductor was asked to compile."""
 
     data: bytes
     guards_expr: Any = None

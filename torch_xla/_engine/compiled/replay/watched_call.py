@@ -28,7 +28,7 @@ from .call_record import GRADIENT, Facts, OuterMemory, VersionChange
 from .call_tracer import CallWatch
 from .global_state import circumstances
 from .guard_builder import TooMuch, not_found, reach
-from .guards import Change
+from .guards import Change, Reached
 from .output_recipe import Returned, Unreturnable, again
 from .scalar_tracing import Changing, HostTrace
 
@@ -70,7 +70,7 @@ def record(
     before = _Before(call, facts, device)
     changing = Changing() if looks_at.compiled else changing  # what `torch.compile` has made looks at modes itself
     result, watch = _call(function, args, kwargs, facts, suspects, changing, looks_at, call, device)
-    _note_what_it_did(facts, watch, known)
+    _note_effects(facts, facts.reached, watch, known)
     if not all(map(_holds, call.containers, given)):
         facts.reasons.append("it changes a list or dictionary that it was given")
     if around != circumstances(device):
@@ -92,14 +92,14 @@ def record(
     return result, facts
 
 
-def _note_what_it_did(facts: Facts, watch: CallWatch, known: Reads | None) -> None:
-    """Take note of what the call changed, and, where earlier calls were seen, of what it did beyond them."""
+def _note_effects(facts: Facts, reached: Reached, watch: CallWatch, known: Reads | None) -> None:
+    """Take note of the changes that the call made, and of reads and calls that earlier calls did not make."""
     if not watch.complete:
         facts.reasons.append("a profiler or debugger was active")
-    facts.differences = facts.reached.differences()
+    facts.differences = reached.differences()
     facts.reasons += [_told(each, watch) for each in facts.differences]
     if known is not None:
-        facts.reasons += [*watch.unknown, *facts.reached.unknown, *not_found(facts.reached, facts.reads)]
+        facts.reasons += [*watch.unknown, *reached.unknown, *not_found(reached, facts.reads)]
         if "__globals__" in facts.reads.names:
             facts.reasons.append("it looks at the `__globals__` of a function, whose names cannot be known")
 
