@@ -15,8 +15,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from ._engine.diagnostics.doctor import diagnosis as _diagnosis
-from ._engine.diagnostics.doctor import environment_facts as _surroundings
+from ._engine.doctor import diagnosis as _diagnosis
+from ._engine.doctor import environment_facts as _surroundings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

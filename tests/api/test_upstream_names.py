@@ -13,7 +13,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.compat.removed_names import REASONS
-from torch_xla._engine.diagnostics.doctor.findings import REMOVED
+from torch_xla._engine.doctor.findings import REMOVED
 
 TABLE = Path(__file__).with_name("upstream_names.txt")
 ROOT = Path(__file__).parents[2]

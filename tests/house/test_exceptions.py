@@ -15,7 +15,7 @@ EVERYTHING = {"BaseException", "KeyboardInterrupt"}
 HANDED_ON = {
     ("torch_xla/_engine/input/device_loader.py", "_read"),
     ("torch_xla/_engine/input/device_loader.py", "_upload_next"),
-    ("torch_xla/_engine/diagnostics/doctor/probe.py", "attempt"),
+    ("torch_xla/_engine/doctor/probe.py", "attempt"),
 }
 
 

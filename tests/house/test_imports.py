@@ -17,6 +17,7 @@ LEVEL = {
     "compiler_options": 1,
     "caching": 1,
     "dtypes": 2,
+    "doctor": 2,
     "compat": 2,
     "precision": 3,
     "metrics": 3,

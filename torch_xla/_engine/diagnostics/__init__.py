@@ -2,7 +2,7 @@
 
 In: events, graphs and programs. Out: reports, profiles, files that replay a step.
 
-Doors: doctor.diagnosis, doctor.environment_facts, fleet.exporters, fleet.goodput, logs.evaluation_ban,
+Doors: fleet.exporters, fleet.goodput, logs.evaluation_ban,
 logs.graph_files, logs.host_read_counts,
 logs.metrics_report_file, logs.stack_places, logs.switches, profiles.operator_times, profiles.profiler,
 profiles.torch_profiler, recompiles.causes, recompiles.differences, report.contents, report.history,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch_xla._engine.compat.abi import supported_release
-from torch_xla._engine.diagnostics.doctor.findings import WANTED
+from torch_xla._engine.doctor.findings import WANTED
 
 PROJECT = Path(__file__).parents[4] / "pyproject.toml"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_xla._engine.diagnostics.doctor import probe
+from torch_xla._engine.doctor import probe
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

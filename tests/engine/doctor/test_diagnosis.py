@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from torch_xla._engine.diagnostics.doctor import diagnosis
-from torch_xla._engine.diagnostics.doctor.environment_facts import Surroundings
-from torch_xla._engine.diagnostics.doctor.findings import Finding, Level
+from torch_xla._engine.doctor import diagnosis
+from torch_xla._engine.doctor.environment_facts import Surroundings
+from torch_xla._engine.doctor.findings import Finding, Level
 
 DEVICE = {"state": "ended", "type": "CPU", "names": ["CPU:0", "CPU:1"], "kind": "cpu", "bytes": 3 << 29}
 AROUND = Surroundings(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ... import config
+from .. import config
 
 # Distributions that decide what works.
 PACKAGES = (

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from torch_xla._engine.diagnostics.doctor import diagnosis, environment_facts
-from torch_xla._engine.diagnostics.doctor.environment_facts import Surroundings
-from torch_xla._engine.diagnostics.doctor.findings import REMOVED, Finding, Level, examine
+from torch_xla._engine.doctor import diagnosis, environment_facts
+from torch_xla._engine.doctor.environment_facts import Surroundings
+from torch_xla._engine.doctor.findings import REMOVED, Finding, Level, examine
 
 STAGES = {
     "torch": {"state": "ended", "version": "2.13.0", "cuda": None, "privateuse1": "privateuseone"},

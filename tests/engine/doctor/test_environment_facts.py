@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from torch_xla._engine.diagnostics.doctor import environment_facts
-from torch_xla._engine.diagnostics.doctor.findings import REMOVED
+from torch_xla._engine.doctor import environment_facts
+from torch_xla._engine.doctor.findings import REMOVED
 
 
 def test_the_settings_that_are_known_are_those_that_are_read() -> None:
