@@ -7,6 +7,7 @@ import torch
 
 import torch_xla
 from tests.support.rules import check_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 
 aten = torch.ops.aten
 
@@ -16,6 +17,7 @@ MAX_CASES: tuple[tuple[Any, ...], ...] = (
     ([3, 3], [2, 2], [1, 1], [1, 1], False),
     ([3, 2], [2, 1], [1, 0], [1, 2], True),
     ([2, 3], [], [0, 1], [1, 1], True),
+    ([2, 2], [3, 5], [0, 0], [1, 1], False),
 )
 AVG_CASES: tuple[tuple[Any, ...], ...] = (
     ([2, 2], [2, 2], [0, 0], False, True, None),
@@ -27,6 +29,19 @@ AVG_CASES: tuple[tuple[Any, ...], ...] = (
 
 def rand(*size: int) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("case", MAX_CASES)
+@pytest.mark.parametrize(
+    "special", [[], [torch.nan], [torch.nan, torch.nan, torch.inf], [-torch.inf] * 64, [0.0, -0.0]]
+)
+def test_max_pool_of_a_tpu(case: tuple[Any, ...], special: list[float]) -> None:
+    x = rand(2, 3, 7, 8).round()  # with equal elements in a window
+    x.view(-1)[7 : 7 + len(special)] = torch.tensor(special)
+    check_rule(aten.max_pool2d_with_indices.default, x, *case)
+    out, indices = aten.max_pool2d_with_indices(x, *case)
+    check_rule(aten.max_pool2d_with_indices_backward.default, rand(*out.shape), x, *case, indices)
 
 
 @pytest.mark.parametrize("case", MAX_CASES)

@@ -63,6 +63,7 @@ def test_topk_of_equal_elements_points_at_them() -> None:
         values, places = apply_rule(aten.topk.default, operand, 4, 1, largest)
         assert torch.equal(values, aten.topk.default(operand, 4, 1, largest)[0])
         assert torch.equal(operand.gather(1, places), values)
+        assert torch.equal(operand.gather(1, places).signbit(), values.signbit())
         assert all(len(set(row)) == 4 for row in places.tolist())
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule, check_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from torch_xla._engine.lowering.machinery.registry import all_rules
 from torch_xla._engine.lowering.random_numbers import random
 
@@ -307,3 +308,20 @@ def test_every_draw_that_takes_a_float_is_among_them() -> None:
 
     takers = {op for op, rule in all_rules().items() if rule.random and takes_a_float(op)}
     assert takers == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("op", [aten.uniform.default, aten.normal_functional.default], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_words_of_the_asked_size_are_the_same_numbers(op: Any, dtype: torch.dtype, request: Any) -> None:
+    """XLA's generator gives the same bits in words of 32 and of 64; only the chip's own is another."""
+    operand = zeros(dtype, 33, 7)
+    cut = apply_rule(op, operand)
+    request.getfixturevalue("forms_of_a_tpu")
+    assert torch.equal(apply_rule(op, operand), cut)
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("p", [0.1, 0.3, 1e-7])
+def test_dropout_of_a_tpu_drops_its_share(p: float) -> None:
+    kept = apply_rule(aten.native_dropout.default, torch.ones(N), p, True)[1]
+    assert_mean(kept, 1 - p, math.sqrt(p * (1 - p)) + 1e-3)

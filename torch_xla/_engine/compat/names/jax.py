@@ -21,6 +21,7 @@ from jax._src.cudnn import fused_attention_stablehlo as _cudnn
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
+from jax._src.lax import windowed_reductions as _windowed
 from jax._src.layout import Layout
 from jaxlib import _jax, xla_client
 from jaxlib.mlir.ir import WalkResult
@@ -33,6 +34,9 @@ cudnn_masks: Any = _cudnn.MaskType
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
 geqrf: Any = _linalg.geqrf
+
+# XLA's select-and-scatter with a choice of our own: `jax.lax` differentiates pools by it, but does not offer it.
+select_and_scatter: Any = _windowed._select_and_scatter
 
 
 # The MLIR context in which JAX lowers a module, with all dialects that it uses. JAX 0.10 makes one for each module,

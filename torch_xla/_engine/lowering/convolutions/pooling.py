@@ -76,6 +76,11 @@ class _Windows:
             for dim in range(len(self.size))
         ]
 
+    def fill_the_image(self) -> bool:
+        """Return whether windows have no gaps inside and leave no row or column of the image out."""
+        margins = [margin for before, after, _ in self.margins() for margin in (before, after)]
+        return max(self.dilation) == 1 and all(isinstance(margin, int) and margin >= 0 for margin in margins)
+
     def elements(self) -> Iterator[_Ints]:
         """Return the elements of a window, in the order in which the first maximum counts."""
         return product(*(range(n) for n in self.kernel))
@@ -118,20 +123,25 @@ class _Windows:
             values = reduce(jnp.add, (with_zeros(values, _along_one(axis, values.ndim, each)) for each in margins))
         return values
 
-    def first_places(self) -> jax.Array:
+    def index_dtype(self) -> np.dtype:
+        """Return the narrowest dtype of an index into the image plane: a TPU computes int64 in two halves."""
+        known = [size for size in self.size if isinstance(size, int)]
+        return np.dtype(np.int32 if len(known) == len(self.size) and prod(known) < 2**31 else np.int64)
+
+    def first_places(self, dtype: np.dtype) -> jax.Array:
         """Return the flat index in the image plane of the first element of every window that is inside the image."""
-        flat = jnp.zeros(self.outputs, np.int64)
+        flat = jnp.zeros(self.outputs, dtype)
         for dim, (before, apart) in enumerate(zip(self.padding, self.dilation, strict=True)):
-            start = lax.broadcasted_iota(np.int64, self.outputs, dim) * self.stride[dim] - before
-            steps = lax.div(jnp.maximum(apart - 1 - start, 0), np.int64(apart))
+            start = lax.broadcasted_iota(dtype, self.outputs, dim) * self.stride[dim] - before
+            steps = lax.div(jnp.maximum(apart - 1 - start, 0), jnp.asarray(apart, dtype))
             flat = flat * self.size[dim] + start + steps * apart
         return flat
 
-    def places(self, element: _Ints) -> jax.Array:
+    def places(self, element: _Ints, dtype: np.dtype) -> jax.Array:
         """Return the flat index into the image plane of one element of every window."""
-        flat = jnp.zeros(self.outputs, np.int64)
+        flat = jnp.zeros(self.outputs, dtype)
         for dim, e in enumerate(element):
-            at = lax.broadcasted_iota(np.int64, self.outputs, dim)
+            at = lax.broadcasted_iota(dtype, self.outputs, dim)
             flat = flat * self.size[dim] + at * self.stride[dim] + (e * self.dilation[dim] - self.padding[dim])
         return flat
 
@@ -149,6 +159,60 @@ def _lowest(dtype: np.dtype) -> Any:
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
 
 
+def maxima(image: jax.Array, windows: _Windows) -> jax.Array:
+    """Return the largest element of every window, NaN if it has one."""
+    lead = image.ndim - len(windows.size)
+    lowest = jnp.array(_lowest(image.dtype), image.dtype)
+    ones, none = (1,) * lead, [(0, 0)] * lead
+    padded = lax.pad(image, lowest, [(0, 0, 0)] * lead + windows.margins())
+    return lax.reduce_window(
+        padded,
+        lowest,
+        lax.max,
+        ones + windows.kernel,
+        ones + windows.stride,
+        none + [(0, 0)] * len(windows.size),
+        window_dilation=ones + windows.dilation,
+    )
+
+
+def maxima_and_places(image: jax.Array, windows: _Windows) -> tuple[jax.Array, jax.Array]:
+    """Return the largest element of every window and its flat index in the image plane, by a walk of the elements."""
+    lead = image.ndim - len(windows.size)
+    lowest = jnp.array(_lowest(image.dtype), image.dtype)
+    padded = lax.pad(image, lowest, [(0, 0, 0)] * lead + windows.margins())
+    best = jnp.full((*image.shape[:lead], *windows.outputs), lowest)
+    dtype = windows.index_dtype()
+    place = jnp.broadcast_to(windows.first_places(dtype), best.shape)
+    for element in windows.elements():
+        shown = windows.shown(padded, element)
+        here = jnp.broadcast_to(windows.places(element, dtype), shown.shape)
+        # The first maximum wins, and NaN counts as larger than everything.
+        larger = (shown > best) | (shown != shown)
+        best, place = jnp.where(larger, shown, best), jnp.where(larger, here, place)
+    return best, place
+
+
+def gradient_at_maxima(gradient: jax.Array, image: jax.Array, windows: _Windows) -> jax.Array:
+    """Return the gradient of `maxima`, in the dtype of `gradient`: the maxima are found in the image again."""
+    lead = image.ndim - len(windows.size)
+
+    def stays(one: jax.Array, other: jax.Array) -> jax.Array:
+        return (one >= other) | ((one != one) & (other == other))
+
+    margins = [(before, after) for before, after, _ in windows.margins()]
+    return private.select_and_scatter(
+        image.astype(gradient.dtype),
+        stays,
+        (1,) * lead + windows.kernel,
+        (1,) * lead + windows.stride,
+        [(0, 0)] * lead + margins,
+        gradient,
+        jnp.zeros((), gradient.dtype),
+        lax.add,
+    )
+
+
 def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
     def lower(
         self: jax.Array,
@@ -159,18 +223,16 @@ def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         ceil_mode: bool = False,
     ) -> tuple[jax.Array, jax.Array]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode).within()
-        lead = [(0, 0, 0)] * (self.ndim - dims)
-        lowest = jnp.array(_lowest(self.dtype), self.dtype)
-        padded = lax.pad(self, lowest, lead + windows.margins())
-        best = jnp.full((*self.shape[: self.ndim - dims], *windows.outputs), lowest)
-        place = jnp.broadcast_to(windows.first_places(), best.shape)
-        for element in windows.elements():
-            shown = windows.shown(padded, element)
-            here = jnp.broadcast_to(windows.places(element), shown.shape)
-            # The first maximum wins, and NaN counts as larger than everything.
-            larger = (shown > best) | (shown != shown)
-            best, place = jnp.where(larger, shown, best), jnp.where(larger, here, place)
-        return best, place
+
+        def by_elements(image: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return maxima_and_places(image, windows)
+
+        def at_once(image: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return maxima(image, windows), maxima_and_places(image, windows)[1]
+
+        # A TPU has an instruction for the maxima. The walk for their places is dropped where nothing reads them.
+        best, place = lax.platform_dependent(self, tpu=at_once, default=by_elements)
+        return best, place.astype(np.int64)
 
     return lower
 
@@ -189,19 +251,25 @@ def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, dilation, ceil_mode).within()
 
         def by_elements(gradient: jax.Array, indices: jax.Array) -> jax.Array:
-            zero = jnp.zeros((), gradient.dtype)
+            plane = windows.index_dtype()
+            indices, zero = indices.astype(plane), jnp.zeros((), gradient.dtype)
             total = jnp.zeros(self.shape, gradient.dtype)
             for element in windows.elements():
-                taken = jnp.where(indices == windows.places(element), gradient, zero)
+                taken = jnp.where(indices == windows.places(element, plane), gradient, zero)
                 total = total + windows.spread(taken, element)
             return total
 
         def by_index(gradient: jax.Array, indices: jax.Array) -> jax.Array:
             return scatter_by_index(gradient, self.shape, dims, indices)
 
+        def at_maxima(gradient: jax.Array, indices: jax.Array) -> jax.Array:
+            return gradient_at_maxima(gradient, self, windows)
+
         # The CPU adds one element after the other anyway. There the other form is also fused with the forward pool,
-        # which it then computes anew for every element of every window.
-        return lax.platform_dependent(widened(grad_output), indices, cpu=by_index, default=by_elements)
+        # which it then computes anew for every element of every window. A TPU has an instruction, for windows without
+        # gaps that do not crop the image, and reads no indices for it.
+        on_tpu = at_maxima if windows.fill_the_image() else by_elements
+        return lax.platform_dependent(widened(grad_output), indices, cpu=by_index, tpu=on_tpu, default=by_elements)
 
     return lower
 

@@ -62,12 +62,18 @@ def _largest_first(operand: jax.Array, largest: bool) -> jax.Array:
         operand = operand.astype(np.int32)
     if not is_float(operand):
         return operand if largest else ~operand
-    # XLA has a fast path only for float32. It compares bits, which distinguish -0 from 0, and negative NaNs from
-    # others.
+    # XLA has a fast path only for float32. It compares bits, which distinguish negative NaNs from others, and -0 from
+    # 0. These two are equal to PyTorch, which promises no order of equal elements.
     keys = widened(operand)
-    keys = jnp.where(keys == 0, 0, keys if largest else -keys)
     greatest = jnp.copysign(jnp.asarray(np.nan, keys.dtype), 1 if largest else -1)
-    return jnp.where(operand != operand, greatest, keys)
+    return jnp.where(operand != operand, greatest, keys if largest else -keys)
+
+
+def _elements_of(keys: jax.Array, dtype: np.dtype, largest: bool) -> jax.Array:
+    """Return the elements that `_largest_first` made keys of: to gather them would move the whole operand."""
+    if not largest:
+        keys = -keys if is_float(keys) else ~keys
+    return keys.astype(dtype)
 
 
 @lowers(aten.topk.default)
@@ -80,8 +86,8 @@ def topk(
         foremost = jnp.arange(k)
         values, places = (jnp.take(part, foremost, axis, mode="clip") for part in ordered(operand, axis, largest))
         return values, places.astype(np.int64)
-    places = lax.top_k(_largest_first(operand, largest), k, axis=axis)[1].astype(np.int64)
-    values = jnp.take_along_axis(operand, places, axis, mode="promise_in_bounds")
+    keys, places = lax.top_k(_largest_first(operand, largest), k, axis=axis)
+    values, places = _elements_of(keys, operand.dtype, largest), places.astype(np.int64)
     return (values, places) if self.ndim else (values.reshape(()), places.reshape(()))
 
 
