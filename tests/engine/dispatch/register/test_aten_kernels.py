@@ -54,10 +54,16 @@ def test_what_the_cpu_does_not_compose_is_one_operation(activation: Callable[[to
     ]
 
 
+# Operators that only some of the supported releases of PyTorch have.
+OF_OTHER_RELEASES = {"_flash_attention_forward_no_dropout_inplace", "cholesky", "cholesky.out"}
+
+
 def test_special_kernels_are_of_operators_that_there_are() -> None:
     there = set(names())
     gone = {name for name in aten_kernels.special_kernels() if f"aten::{name}" not in there}
-    assert not gone
+    assert gone <= OF_OTHER_RELEASES
+    if torch.__version__.startswith("2.13."):
+        assert not gone
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,14 @@ def register_kernels() -> None:
     library = private.raw_library("aten")
     _libraries.append(library)
     special = special_kernels()
+    known = dict.fromkeys(private.all_operator_names())
     for name, kernel in special.items():
+        if f"aten::{name}" not in known:
+            continue  # such as `cholesky`, which PyTorch 2.14 removed
         kernel = refusing_dtypes(f"aten::{name}", kernel) if _is_out(f"aten::{name}") else kernel
         private.register_kernel(library, name, uncollected(kernel) if _writes(name) else kernel)
     ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}
-    for name in private.all_operator_names():
+    for name in known:
         if not name.startswith("aten::"):
             continue
         short = name.removeprefix("aten::")

@@ -36,7 +36,11 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("get_per_process_memory_fraction", "set_per_process_memory_fraction"), _FRACTION),
     **dict.fromkeys(("ExternalStream", "get_stream_from_external", "GreenContext"), _STREAMS),
     **dict.fromkeys(
-        ("CUDAGraph", "XPUGraph", "graph", "graphs", "graph_pool_handle", "make_graphed_callables"), _GRAPHS
+        (
+            "CUDAGraph", "XPUGraph", "export_dot", "export_graph_data", "graph", "graph_annotations", "graphs",
+            "graph_pool_handle", "make_graphed_callables",
+        ),
+        _GRAPHS,
     ),
     **dict.fromkeys(
         ("clock_rate", "list_gpu_processes", "memory_usage", "power_draw", "temperature", "utilization"), _SENSORS
