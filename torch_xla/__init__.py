@@ -42,19 +42,15 @@ try:
     from . import runtime as runtime
     from ._engine import compiler_options as _compiler_options
     from ._engine import config as _config
+    from ._engine import diagnostics as _diagnostics
+    from ._engine import distributed as _distributed
+    from ._engine import runtime as _runtime
+    from ._engine import step as _step
+    from ._engine import tensor as _tensor
     from ._engine.compat.names import torch as _private
     from ._engine.compiled import dynamo as _graphs
     from ._engine.compiled import eager as _eager
-    from ._engine.diagnostics.profiles import torch_profiler as _torch_profiler
-    from ._engine.diagnostics.report import history as _history
     from ._engine.dispatch import register as _backend
-    from ._engine.distributed import process_launch as _launch
-    from ._engine.distributed import torch_device_mesh as _meshes
-    from ._engine.runtime import platform as _platform
-    from ._engine.step import end_of_step as _step
-    from ._engine.tensor import device as _devices
-    from ._engine.tensor import device_names as _ordinals
-    from ._engine.tensor import seeds as _random
 
     # Programs reach these by their paths after nothing but `import torch_xla`.
     from .core import xla_model as _xla_model  # noqa: F401
@@ -74,10 +70,10 @@ try:
         _backend.register_kernels()
         _backend.apply_patches()
         _graphs.install()
-        _meshes.install(f"{__name__}.distributed.spmd")
+        _distributed.install_device_mesh(f"{__name__}.distributed.spmd")
         _eager.switch(_config.eager_debug_mode())
-        _history.keep(_config.history())
-        _torch_profiler.install()
+        _diagnostics.keep_history(_config.history())
+        _diagnostics.install_torch_profiler()
 # Libraries that use us only if we are there catch nothing else than `ImportError`.
 except ImportError:
     raise
@@ -115,8 +111,8 @@ def device(index: int | None = None) -> _torch.device:
     device(type='xla', index=0)
     """
     if index is not None:
-        _devices.set_current_index(_ordinals.index_of(index))
-    return _ordinals.device_named().torch_device
+        _tensor.set_current_index(_tensor.device_index_of(index))
+    return _tensor.device_named().torch_device
 
 
 def devices() -> list[_torch.device]:
@@ -126,7 +122,7 @@ def devices() -> list[_torch.device]:
     >>> torch_xla.devices()[0]
     device(type='xla', index=0)
     """
-    return [_torch.device("xla", index) for index in _devices.ordinals()]
+    return [_torch.device("xla", index) for index in _tensor.device_ordinals()]
 
 
 def real_devices() -> list[str]:
@@ -136,7 +132,7 @@ def real_devices() -> list[str]:
     >>> len(torch_xla.real_devices()) == torch_xla.device_count()
     True
     """
-    return _ordinals.real_names()
+    return _tensor.real_device_names()
 
 
 def device_count() -> int:
@@ -146,7 +142,7 @@ def device_count() -> int:
     >>> torch_xla.device_count() >= 1
     True
     """
-    return len(_platform.local_devices())
+    return len(_runtime.local_devices())
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
@@ -208,7 +204,7 @@ def launch(
     >>> torch_xla.launch(train, args=(3,), debug_single_process=True)
     0 3.0
     """
-    _launch.launch(fn, args, start_method, debug_single_process)
+    _distributed.launch(fn, args, start_method, debug_single_process)
 
 
 def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> None:
@@ -224,7 +220,7 @@ def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> N
     >>> torch.equal(first, torch.rand(4, device="xla"))
     True
     """
-    _random.set_state(seed, _ordinals.index_of(device))
+    _tensor.set_random_state(seed, _tensor.device_index_of(device))
 
 
 def set_custom_compile_options(options: dict[str, bool | int | float | str] | None) -> None:

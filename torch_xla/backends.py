@@ -15,7 +15,7 @@ other dtype, and neither JAX functions nor kernels: they have JAX's precision (`
 from typing import Literal
 
 from ._engine import precision as _precision
-from ._engine.runtime import platform_selection as _platform
+from ._engine import runtime as _runtime
 
 _PrecisionType = Literal["default", "high", "highest"]
 
@@ -44,4 +44,4 @@ def get_mat_mul_precision() -> _PrecisionType:
     >>> torch_xla.backends.get_mat_mul_precision()
     'highest'
     """
-    return _precision.on_platform(_platform.device_type().lower())  # type: ignore[return-value]
+    return _precision.on_platform(_runtime.selected_device_type().lower())  # type: ignore[return-value]

@@ -17,8 +17,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from ._engine import metrics
 from ._engine.compile.disk import bundle, disk_cache
-from ._engine.metrics import counters
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def statistics() -> Statistics:
         len(held),
         disk_cache.size_of(place) if place is not None and place.is_dir() else 0,
         sum(header.seconds for header in held),
-        *(counters.value_of(f"PersistentCache{name}") or 0 for name in ("Hit", "Miss", "Write")),
+        *(metrics.counter_value(f"PersistentCache{name}") or 0 for name in ("Hit", "Miss", "Write")),
     )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import torch
 
-from ._engine.interop import jax_arrays, torch_modules
+from ._engine import interop
+from ._engine.interop import torch_modules
 from ._engine.interop.torch_modules import ModuleFunction as ModuleFunction
 from .core import xla_builder
 
@@ -27,7 +28,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     >>> torch_xla.interop.to_jax(torch.ones(2, device="xla") * 3)
     Array([3., 3.], dtype=float32)
     """
-    return jax_arrays.to_jax(tensor)
+    return interop.to_jax(tensor)
 
 
 def from_jax(array: jax.Array) -> torch.Tensor:
@@ -40,7 +41,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
     >>> torch_xla.interop.from_jax(jnp.arange(3))
     tensor([0, 1, 2], device='xla:0', dtype=torch.int32)
     """
-    return jax_arrays.from_jax(array)
+    return interop.from_jax(array)
 
 
 def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from ._engine.planning import script_plan as _script_plan
+from ._engine import planning as _planning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = sys.argv
     sys.argv = [options.script, *options.arguments]
     try:
-        found = _script_plan.plan_of_script(
+        found = _planning.plan_of_script(
             lambda: run(options.script, run_name="__main__"), options.steps, options.topology
         )
     finally:

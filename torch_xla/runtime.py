@@ -4,15 +4,11 @@ A program of several processes (`torch_xla.launch`, `torchrun`) has one replica 
 program of one process, `world_size()` is 1 and every ordinal is 0. Only functions about devices start the client.
 """
 
+from ._engine import planning, processes, runtime, sharding, tensor
 from ._engine.compat.names.torch import constant_in_graphs
 from ._engine.compile import program_cache
 from ._engine.compile.disk import disk_cache
-from ._engine.planning.sharding_search import automatic
-from ._engine.processes import identity, spmd_mode
-from ._engine.runtime import device_attributes, platform, platform_selection
-from ._engine.sharding import placement
-from ._engine.step.schedule import clear_schedules
-from ._engine.tensor import device as devices
+from ._engine.step import clear_schedules
 
 
 @constant_in_graphs
@@ -25,7 +21,7 @@ def device_type() -> str:
     >>> xr.device_type() in ("CPU", "CUDA", "TPU")
     True
     """
-    return platform_selection.device_type()
+    return runtime.selected_device_type()
 
 
 def set_device_type(pjrt_device: str) -> None:
@@ -37,7 +33,7 @@ def set_device_type(pjrt_device: str) -> None:
     >>> import torch_xla.runtime as xr
     >>> xr.set_device_type(xr.device_type())
     """
-    platform_selection.choose(pjrt_device)
+    runtime.choose_platform(pjrt_device)
 
 
 def using_pjrt() -> bool:
@@ -63,7 +59,7 @@ def world_size() -> int:
     >>> xr.world_size()
     1
     """
-    return identity.replica_count()
+    return processes.replica_count()
 
 
 @constant_in_graphs
@@ -74,37 +70,37 @@ def global_ordinal() -> int:
     >>> xr.global_ordinal()
     0
     """
-    return identity.replica_index()
+    return processes.replica_index()
 
 
 @constant_in_graphs
 def local_ordinal() -> int:
     """Return the ordinal of this replica among those of this machine."""
-    return identity.local_replica_index()
+    return processes.local_replica_index()
 
 
 @constant_in_graphs
 def process_count() -> int:
     """Return the number of processes of this program."""
-    return identity.process_count()
+    return processes.process_count()
 
 
 @constant_in_graphs
 def process_index() -> int:
     """Return the index of this process, from 0 to `process_count() - 1`."""
-    return identity.process_index()
+    return processes.process_index()
 
 
 @constant_in_graphs
 def local_process_count() -> int:
     """Return the number of processes of this program on this machine."""
-    return identity.local_process_count()
+    return processes.local_process_count()
 
 
 @constant_in_graphs
 def host_index() -> int:
     """Return the index of this machine among those of this program."""
-    return identity.host_index()
+    return processes.host_index()
 
 
 @constant_in_graphs
@@ -115,24 +111,24 @@ def addressable_device_count() -> int:
     >>> xr.addressable_device_count() == len(torch_xla.devices())
     True
     """
-    return devices.device_count()
+    return tensor.device_count()
 
 
 @constant_in_graphs
 def local_device_count() -> int:
     """Return the number of devices of all processes on this machine. Starts the client."""
-    return devices.device_count() * identity.local_process_count()
+    return tensor.device_count() * processes.local_process_count()
 
 
 @constant_in_graphs
 def global_device_count() -> int:
     """Return the number of devices of all processes; 1 under SPMD, where they form one device. Starts the client."""
-    return 1 if spmd_mode.is_on() else len(platform.all_devices())
+    return 1 if processes.is_spmd_on() else len(runtime.all_devices())
 
 
 def addressable_runtime_device_count() -> int:
     """Return the number of physical devices that this process can address. Starts the client."""
-    return len(platform.local_devices())
+    return len(runtime.local_devices())
 
 
 def global_runtime_device_count() -> int:
@@ -142,7 +138,7 @@ def global_runtime_device_count() -> int:
     >>> xr.global_runtime_device_count() == len(xr.global_runtime_device_attributes())
     True
     """
-    return len(platform.all_devices())
+    return len(runtime.all_devices())
 
 
 def runtime_device_attributes(device: str) -> dict[str, object]:
@@ -155,12 +151,12 @@ def runtime_device_attributes(device: str) -> dict[str, object]:
     >>> xr.runtime_device_attributes(name)["name"] == name
     True
     """
-    return device_attributes.attributes_of(device_attributes.device_with_name(device))
+    return runtime.attributes_of(runtime.device_with_name(device))
 
 
 def global_runtime_device_attributes() -> list[dict[str, object]]:
     """Return `runtime_device_attributes` of all devices, in the order of a mesh. Starts the client."""
-    return [device_attributes.attributes_of(device) for device in platform.all_devices()]
+    return [runtime.attributes_of(device) for device in runtime.all_devices()]
 
 
 def use_spmd(auto: bool | None = False) -> None:
@@ -182,9 +178,9 @@ def use_spmd(auto: bool | None = False) -> None:
     >>> xr.is_spmd(), xr.global_device_count()
     (True, 1)
     """
-    placement.use_all_devices()
+    sharding.use_all_devices()
     if auto:
-        automatic.turn_on()
+        planning.turn_on_automatic_sharding()
 
 
 @constant_in_graphs
@@ -195,7 +191,7 @@ def is_spmd() -> bool:
     >>> isinstance(xr.is_spmd(), bool)
     True
     """
-    return spmd_mode.is_on()
+    return processes.is_spmd_on()
 
 
 def get_master_ip() -> str:
@@ -205,7 +201,7 @@ def get_master_ip() -> str:
     >>> xr.get_master_ip()
     '127.0.0.1'
     """
-    return identity.coordinator_address()
+    return processes.coordinator_address()
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:

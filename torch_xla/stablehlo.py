@@ -13,17 +13,16 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from ._engine import export
 from ._engine.compat import removed_names
-from ._engine.export import exported_calls, exported_program, stablehlo_versions
-from ._engine.export import saved_model as bundles
-from ._engine.export.saved_model import InputLocation as InputLocation
-from ._engine.export.saved_model import StableHLOFunc as StableHLOFunc
-from ._engine.export.saved_model import StableHLOFunctionMeta as StableHLOFunctionMeta
-from ._engine.export.saved_model import StableHLOJSONSerializer as StableHLOJSONSerializer
-from ._engine.export.saved_model import StableHLOModelBundle as StableHLOModelBundle
-from ._engine.export.saved_model import VariableSignature as VariableSignature
-from ._engine.export.saved_model import VariableType as VariableType
-from ._engine.export.saved_model import stablehlo_obj_hook as stablehlo_obj_hook
+from ._engine.export import InputLocation as InputLocation
+from ._engine.export import StableHLOFunc as StableHLOFunc
+from ._engine.export import StableHLOFunctionMeta as StableHLOFunctionMeta
+from ._engine.export import StableHLOJSONSerializer as StableHLOJSONSerializer
+from ._engine.export import StableHLOModelBundle as StableHLOModelBundle
+from ._engine.export import VariableSignature as VariableSignature
+from ._engine.export import VariableType as VariableType
+from ._engine.export import stablehlo_obj_hook as stablehlo_obj_hook
 
 __getattr__ = removed_names.asked_of(__name__)
 
@@ -75,7 +74,7 @@ class StableHLOGraphModule:
 
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self._bundle = bundle
-        self._model = exported_calls.Model(bundle)
+        self._model = export.ExportedModel(bundle)
 
     def evaluate(self, method_name: str, args: Any) -> Any:
         """Return the result of the function `method_name` for the positional arguments `args`."""
@@ -92,7 +91,7 @@ class StableHLOGraphModule:
         `ValueError` for a version that does not exist or cannot express the program.
         """
         artifact = self._model.function(method_name).bytecode
-        return artifact if stablehlo_version is None else stablehlo_versions.rewritten(artifact, stablehlo_version)
+        return artifact if stablehlo_version is None else export.rewritten_for_version(artifact, stablehlo_version)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
         """Return the StableHLO text of a function."""
@@ -101,13 +100,13 @@ class StableHLOGraphModule:
     def save(self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None) -> None:
         """Write functions, constants and weights below the directory `directory_path`, and create it if needed."""
         options = options or StableHLOExportOptions()
-        bundle = bundles.in_version(self._model.settled(), options.stablehlo_version)
-        bundles.save(bundle, directory_path, options.save_weights, options.include_human_readable_text)
+        bundle = export.bundle_in_version(self._model.settled(), options.stablehlo_version)
+        export.save_bundle(bundle, directory_path, options.save_weights, options.include_human_readable_text)
 
     @classmethod
     def load(cls, directory_path: str | os.PathLike[str]) -> "StableHLOGraphModule":
         """Load a model that `save` wrote. Raises `FileNotFoundError` if the directory holds no exported model."""
-        return cls(bundles.load(directory_path))
+        return cls(export.load_bundle(directory_path))
 
 
 def exported_program_to_stablehlo(
@@ -126,7 +125,7 @@ def exported_program_to_stablehlo(
     torch.Size([5, 2])
     """
     options = options or StableHLOExportOptions()
-    chosen = exported_program.Options(
+    chosen = export.ExportOptions(
         inline_constants=options.inline_all_constant,
         export_weights=options.export_weights,
         foreign_operators=frozenset(options.custom_ops_allowed_in_graph),
@@ -134,7 +133,7 @@ def exported_program_to_stablehlo(
         platforms=tuple(options.platforms),
         stablehlo_version=options.stablehlo_version,
     )
-    return StableHLOGraphModule(exported_program.convert(exported_model, chosen))
+    return StableHLOGraphModule(export.convert_program(exported_model, chosen))
 
 
 def save_as_stablehlo(
@@ -185,7 +184,7 @@ def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor,
     >>> double(torch.ones(2))
     (tensor([2., 2.], device='xla:0'),)
     """
-    return exported_calls.function_of(module)
+    return export.function_of_module(module)
 
 
 def _run_decompositions(exported_model: ExportedProgram) -> ExportedProgram:

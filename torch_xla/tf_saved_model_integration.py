@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import stablehlo
-from ._engine.export import stablehlo_versions
+from ._engine import export
 
 
 def make_tf_function(
@@ -35,8 +35,8 @@ def make_tf_function(
             f"in evaluation mode"
         )
     is_dynamic = any(n < 0 for each in meta.input_signature for n in each.shape)
-    artifact = stablehlo_versions.with_calls(function.bytecode) if is_dynamic else function.bytecode
-    module = stablehlo_versions.rewritten(artifact, stablehlo_version)
+    artifact = export.with_calls(function.bytecode) if is_dynamic else function.bytecode
+    module = export.rewritten_for_version(artifact, stablehlo_version)
     types = [tf.as_dtype(each.dtype) for each in meta.output_signature]
     sizes = [[None if n < 0 else n for n in each.shape] for each in meta.output_signature]
 

@@ -135,12 +135,18 @@ def packages_of(module: str, importer: str) -> set[str]:
 
 
 def packages_asked(path: Path) -> set[str]:
-    """Those whose `__init__` has to have run so far that it knows a name: `from . import name`."""
-    package = module_of(path).split(".")[: None if path.name == "__init__.py" else -1]
-    nodes = [
-        node for node, _ in imports_of(path) if isinstance(node, ast.ImportFrom) and node.level and not node.module
-    ]
-    return {".".join(package[: len(package) - node.level + 1]) for node in nodes}
+    """Return the packages whose `__init__` must have run so far that it knows a name: `from . import name`.
+
+    A name that is a submodule is imported even if the `__init__` has not run so far.
+    """
+    modules = {module_of(each) for each in ALL}
+    return {
+        target.rpartition(".")[0]
+        for node, targets in imports_of(path)
+        if isinstance(node, ast.ImportFrom) and node.level and not node.module
+        for target in targets
+        if target not in modules
+    }
 
 
 def test_no_two_modules_import_each_other() -> None:

@@ -12,23 +12,14 @@ from typing import Any
 import jax
 import torch
 
-from .._engine import dtypes
+from .._engine import diagnostics, dtypes, interop, metrics, processes, runtime, sharding, step, transfer
 from .._engine import precision as _precision
+from .._engine import tensor as _tensor
 from .._engine.compat import removed_names
 from .._engine.compile import program_cache
-from .._engine.diagnostics.logs import evaluation_ban
-from .._engine.diagnostics.report import pending_graphs
-from .._engine.interop import jax_functions
-from .._engine.ir.op_sharding import OpSharding as OpSharding
-from .._engine.ir.op_sharding import XlaShardingSpec as XlaShardingSpec
-from .._engine.metrics import counters, report, samples
-from .._engine.processes import coordination, identity
-from .._engine.runtime import device_memory, platform, platform_selection
-from .._engine.sharding import op_shardings
-from .._engine.step import cached_graphs, end_of_step, pending_graph, pending_text
+from .._engine.ir import OpSharding as OpSharding
+from .._engine.ir import XlaShardingSpec as XlaShardingSpec
 from .._engine.tensor import device as devices
-from .._engine.tensor import device_names, seeds
-from .._engine.transfer import batch_reads
 from ..version import __version__
 from . import profiler as profiler
 from ._collectives import *  # noqa: F403
@@ -99,34 +90,34 @@ def _get_xla_tensors_text(tensors: Tensors) -> str:
       %1 = s64[] aten::mul(%0, %0), ROOT=0
     }
     """
-    return pending_text.ir_text(tensors)
+    return step.pending_ir_text(tensors)
 
 
 def _get_xla_tensors_dot(tensors: Tensors) -> str:
     """Return the recorded computation of `tensors` for Graphviz."""
-    return pending_text.ir_dot(tensors)
+    return step.pending_ir_dot(tensors)
 
 
 def _get_xla_tensors_hlo(tensors: Tensors) -> str:
     """Return the recorded computation of `tensors` as HLO text, before XLA optimises it."""
-    return pending_text.hlo_text(tensors)
+    return step.pending_hlo_text(tensors)
 
 
 def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
     """Return the recorded computation of `tensors` as a serialised HLO module."""
-    return pending_text.hlo_bytes(tensors)
+    return step.pending_hlo_bytes(tensors)
 
 
 def _get_stablehlo(
     tensors: Tensors, device: str = "", devices: Sequence[str] = (), emit_bytecode: bool = False
 ) -> bytes:
     """Return the recorded computation of `tensors` as StableHLO: UTF-8 text, or MLIR bytecode."""
-    return pending_text.stablehlo_bytecode(tensors) if emit_bytecode else pending_text.stablehlo_text(tensors).encode()
+    return step.pending_stablehlo_bytecode(tensors) if emit_bytecode else step.pending_stablehlo_text(tensors).encode()
 
 
 def _get_graph_hash(tensors: Tensors) -> bytes:
     """Return 16 bytes that equal recorded computations share; `_run_cached_graph` finds this computation by them."""
-    return cached_graphs.remember(tensors)
+    return step.remember_graph(tensors)
 
 
 def _get_tensors_xla_device_data_node(
@@ -137,7 +128,7 @@ def _get_tensors_xla_device_data_node(
     The Python numbers follow, as CPU tensors without dimensions. Numbers, and values without a tensor, have new ids. No
     input is written to, so `uncloned_tensors` is not used.
     """
-    return cached_graphs.inputs_of(output_tensors)
+    return step.inputs_of_graph(output_tensors)
 
 
 def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
@@ -154,118 +145,118 @@ def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
     >>> _XLAC._run_cached_graph(name, [torch.full((3,), 4.0).to("xla"), *inputs[1:]])[0].tolist()
     [8.0, 8.0, 8.0]
     """
-    return cached_graphs.run(graph_hash, inputs)
+    return step.run_graph(graph_hash, inputs)
 
 
 def _clear_pending_irs(device: str = "") -> None:
     """Drop the recorded operations of a device. Tensors that they would have written become uninitialised."""
-    cached_graphs.drop_recorded(device_names.device_named(device or None))
+    step.drop_recorded(_tensor.device_named(device or None))
 
 
 def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
     """Return a description of one tensor as text."""
-    return pending_text.describe(tensor)
+    return step.describe_pending(tensor)
 
 
 def _get_xla_tensor_shape_type(tensor: torch.Tensor) -> str:
     """Return XLA's name of the element type: "f32", "s64", "pred"."""
-    return pending_text.element_type(tensor)
+    return step.element_type_name(tensor)
 
 
 def _set_ir_debug(enabled: bool) -> None:
     """Show or hide the line of your program for each operation in `_get_xla_tensors_text`."""
-    pending_text.show_lines(enabled)
+    step.show_lines_in_text(enabled)
 
 
 def _get_ir_debug() -> bool:
     """Return whether `_get_xla_tensors_text` shows lines."""
-    return pending_text.shows_lines()
+    return step.shows_lines_in_text()
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     """Return the identity of a tensor's memory: the same for its views and after writes in place."""
-    return batch_reads.storage_id(pending_graph.on_xla(tensor))
+    return transfer.storage_id(step.on_xla(tensor))
 
 
 def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
     """Return `_xla_get_tensor_id`, which views share."""
-    return batch_reads.storage_id(pending_graph.on_xla(tensor))
+    return transfer.storage_id(step.on_xla(tensor))
 
 
 def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
     """Return for each tensor whether its value is yet to be computed."""
-    return [pending_graph.is_pending(tensor) for tensor in tensors]
+    return [step.is_pending(tensor) for tensor in tensors]
 
 
 def _check_device_tensor_need_materialization(device: str = "") -> list[bool]:
     """Return the same for the memory of every living tensor of a device, in no particular order."""
-    return cached_graphs.need_materialisation(device_names.device_named(device or None))
+    return step.need_materialisation(_tensor.device_named(device or None))
 
 
 def _get_tensors_handle(tensors: Tensors) -> list[int]:
     """Compute tensors, and return for each a number of its memory on the device; tensors on one memory share it."""
-    return batch_reads.handles([pending_graph.on_xla(tensor) for tensor in tensors])
+    return transfer.buffer_handles([step.on_xla(tensor) for tensor in tensors])
 
 
 def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
     """Start the computation of a tensor; call `callback()` in a separate thread when the value is ready."""
-    batch_reads.call_when_ready(pending_graph.on_xla(tensor), callback)
+    transfer.call_when_ready(step.on_xla(tensor), callback)
 
 
 def _xla_warm_up_cache(tensors: Tensors, devices: Sequence[str] = ()) -> None:
     """Compile the program that reading `tensors` would run, and run nothing."""
-    batch_reads.compile_only(tensors)
+    transfer.compile_tensors(tensors)
 
 
 def _set_allow_execution(allowed: bool) -> None:
     """Allow or forbid execution. While it is forbidden, running recorded operations raises `RuntimeError`."""
-    evaluation_ban.allow(allowed)
+    diagnostics.allow_evaluation(allowed)
 
 
 def _get_allow_execution() -> bool:
     """Return whether recorded operations may run."""
-    return evaluation_ban.is_allowed()
+    return diagnostics.is_evaluation_allowed()
 
 
 def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
     """Describe the tensors of a device that need many recorded operations, the longest first, with their lines."""
-    return pending_graphs.tensors_report(device_names.device_named(device or None), nodes_threshold)
+    return diagnostics.pending_tensors_report(_tensor.device_named(device or None), nodes_threshold)
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
     """Compute a tensor and return the address of its memory on the device, valid until the next step ends."""
-    return batch_reads.address(pending_graph.on_xla(tensor))
+    return transfer.address_of_tensor(step.on_xla(tensor))
 
 
 def _xla_sync_multi(
     tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True
 ) -> None:
     """Compute `tensors`."""
-    batch_reads.compute(tensors)
+    transfer.compute_tensors(tensors)
     if wait:
-        end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
+        step.wait_for_devices([_tensor.device_named(device) for device in devices])
 
 
 def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: bool = True) -> None:
     """Compute everything recorded on a device; no closures run."""
-    end_of_step.start_recorded(device_names.device_named(device or None), wait)
+    step.start_recorded(_tensor.device_named(device or None), wait)
 
 
 def _xla_step_marker(
     device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True
 ) -> None:
     """End the step of a device; closures stay queued. With `reset_scope`, no named scope may be open."""
-    end_of_step.mark(device_names.device_named(device or None), wait, reset_scope)
+    step.mark_step(_tensor.device_named(device or None), wait, reset_scope)
 
 
 def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
     """Wait until everything started so far on these devices has ended; with an empty list, on all devices."""
-    end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
+    step.wait_for_devices([_tensor.device_named(device) for device in devices])
 
 
 def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
     """Copy `tensors` to the CPU in one batch."""
-    return batch_reads.to_host(tensors)
+    return transfer.copy_to_host(tensors)
 
 
 def _xla_tensors_from_aten(
@@ -278,14 +269,14 @@ def _xla_tensors_from_aten(
     names = [devices[0]] * len(tensors) if len(devices) == 1 else devices
     wanted = shardings or [None] * len(tensors)
     return [
-        op_shardings.uploaded(t, device_names.device_named(name), spec)
+        sharding.uploaded_by_spec(t, _tensor.device_named(name), spec)
         for t, name, spec in zip(tensors, names, wanted, strict=True)
     ]
 
 
 def _xla_get_default_device() -> str:
     """Return the device of this thread, "xla:0"."""
-    return str(device_names.device_named().torch_device)
+    return str(_tensor.device_named().torch_device)
 
 
 def _xla_get_default_device_ordinal() -> int:
@@ -300,20 +291,20 @@ def _ensure_xla_coordinator_initialized(
 
     Where they meet was decided when they were started; the address decides nothing.
     """
-    place = identity.place()
+    place = processes.place_of_process()
     if (global_rank, world_size) != (place.index, place.count):
         raise ValueError(
             f"_ensure_xla_coordinator_initialized(): this is process {place.index} of {place.count}, and not "
             f"{global_rank} of {world_size}. torch_xla.launch, torchrun or init_process_group(rank=..., "
             f"world_size=...) give a process its place"
         )
-    coordination.connect()
+    processes.connect()
 
 
 def _xla_set_default_device(device: str) -> str:
     """Make `device` the device of this thread; return the previous one."""
     before = _xla_get_default_device()
-    devices.set_current_index(device_names.index_of(device))
+    devices.set_current_index(_tensor.device_index_of(device))
     return before
 
 
@@ -324,12 +315,12 @@ def _xla_get_devices() -> list[str]:
 
 def _xla_get_all_devices() -> list[str]:
     """Return the names of the hardware of all processes, `['CPU:0']`."""
-    return device_names.real_names()
+    return _tensor.real_device_names()
 
 
 def _xla_real_devices(devices: Sequence[str] | None = None) -> list[str]:
     """Return the names of the hardware behind `devices`, `['CPU:0']`."""
-    return device_names.real_names(devices)
+    return _tensor.real_device_names(devices)
 
 
 def _xla_num_devices() -> int:
@@ -339,33 +330,33 @@ def _xla_num_devices() -> int:
 
 def _xla_device_kind(device: str) -> str:
     """Return the vendor's name for the model of the hardware."""
-    return device_names.device_named(device).target.kind
+    return _tensor.device_named(device).target.kind
 
 
 def _xla_memory_info(device: str = "") -> dict[str, int]:
     """Return the used bytes, the total bytes, and the peak of used bytes."""
-    used = device_memory.usage(device_names.device_named(device or None).target.device)
+    used = runtime.memory_usage(_tensor.device_named(device or None).target.device)
     return {"bytes_used": used.used, "bytes_limit": used.limit, "peak_bytes_used": used.peak}
 
 
 def _xla_set_rng_seed(seed: int, device: str = "") -> None:
     """Set the random state of a device."""
-    seeds.set_state(seed, device_names.index_of(device or None))
+    _tensor.set_random_state(seed, _tensor.device_index_of(device or None))
 
 
 def _xla_get_rng_seed(device: str = "") -> int:
     """Return the random state of a device."""
-    return seeds.state_of(device_names.index_of(device or None))
+    return _tensor.random_state_of(_tensor.device_index_of(device or None))
 
 
 def _init_computation_client() -> None:
     """Start the client, if it does not run."""
-    platform.local_devices()
+    runtime.local_devices()
 
 
 def _xla_runtime_is_initialized() -> bool:
     """Return whether a client runs."""
-    return platform.is_started()
+    return runtime.is_client_started()
 
 
 def _xla_get_num_cached_compilation_graph() -> int:
@@ -375,53 +366,53 @@ def _xla_get_num_cached_compilation_graph() -> int:
 
 def _xla_counter_names() -> list[str]:
     """Return the names of the counters that counted something."""
-    return counters.names()
+    return metrics.counter_names()
 
 
 def _xla_counter_value(name: str) -> int | None:
     """Return the value of a counter."""
-    return counters.value_of(name)
+    return metrics.counter_value(name)
 
 
 def _xla_increment_counter(name: str, value: int) -> None:
     """Increment a counter."""
-    counters.count(name, value)
+    metrics.count(name, value)
 
 
 def _xla_metric_names() -> list[str]:
     """Return the names of the metrics that have samples."""
-    return list(samples.sampled())
+    return list(metrics.sampled_metrics())
 
 
 def _xla_metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
     """Return the data of a metric: the number of samples, their sum, and the latest with their times."""
-    data = samples.data_of(name)
+    data = metrics.metric_data(name)
     return None if data is None else (data.total_samples, data.accumulator, data.samples)
 
 
 def _xla_metrics_report() -> str:
     """Return all metrics and counters as text."""
-    return report.full_report()
+    return metrics.full_report()
 
 
 def _short_xla_metrics_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
     """Return some metrics and counters as text."""
-    return report.short_report(counter_names, metric_names)
+    return metrics.short_report(counter_names, metric_names)
 
 
 def _clear_xla_counters() -> None:
     """Set all counters to zero."""
-    counters.clear()
+    metrics.clear_counters()
 
 
 def _clear_xla_metrics() -> None:
     """Forget the samples of all metrics."""
-    samples.clear()
+    metrics.clear_metrics()
 
 
 def _get_executed_fallback_ops() -> list[str]:
     """Return the operators that ran on the CPU."""
-    return report.fallback_names()
+    return metrics.fallback_names()
 
 
 def _get_git_revs() -> dict[str, str]:
@@ -436,8 +427,8 @@ def _init_xla_lazy_backend() -> None:
 
 def _get_base_seed_as_tensor(device: str = "") -> torch.Tensor:
     """Return the random state of a device, as an integer tensor without dimensions on it."""
-    found = device_names.device_named(device or None)
-    return torch.tensor(seeds.state_of(found.index), device=found.torch_device)
+    found = _tensor.device_named(device or None)
+    return torch.tensor(_tensor.random_state_of(found.index), device=found.torch_device)
 
 
 def _replace_xla_tensor(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -448,13 +439,13 @@ def _replace_xla_tensor(target: torch.Tensor, source: torch.Tensor) -> torch.Ten
     >>> torch_xla._XLAC._replace_xla_tensor(x, y).tolist()
     [1.0, 1.0, 1.0]
     """
-    pending_graph.on_xla(target).data = pending_graph.on_xla(source).detach()
+    step.on_xla(target).data = step.on_xla(source).detach()
     return target
 
 
 def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the size of a dimension, as an int32 tensor without dimensions on the device of `tensor`."""
-    return torch.tensor(pending_graph.on_xla(tensor).size(dim), dtype=torch.int32, device=tensor.device)
+    return torch.tensor(step.on_xla(tensor).size(dim), dtype=torch.int32, device=tensor.device)
 
 
 def _xla_dot_general(
@@ -483,14 +474,12 @@ def _xla_dot_general(
 
     chosen = precision_config
     if chosen is None and lhs.dtype in (torch.float32, torch.complex64):
-        chosen = _precision.on_platform(platform_selection.device_type().lower())
+        chosen = _precision.on_platform(runtime.selected_device_type().lower())
 
     def product(left: jax.Array, right: jax.Array) -> jax.Array:
         return jax.lax.dot_general(left, right, numbers, chosen, wanted)
 
-    result: torch.Tensor = jax_functions.call(
-        product, (pending_graph.on_xla(lhs), pending_graph.on_xla(rhs)), {}, "dot_general"
-    )
+    result: torch.Tensor = interop.call_jax(product, (step.on_xla(lhs), step.on_xla(rhs)), {}, "dot_general")
     return result
 
 

@@ -6,13 +6,11 @@ from typing import Any
 import jax
 import torch
 
-from .._engine import dtypes
-from .._engine.export import exported_calls
-from .._engine.export.lowering_context import LoweringContext as _LoweringContext
-from .._engine.interop import custom_calls, jax_functions
-from .._engine.step import donation, pending_graph
-from .._engine.tensor import placeholder_tensors
-from .._engine.tensor.storage import value_of
+from .._engine import dtypes, export, interop, step
+from .._engine import tensor as _tensor
+from .._engine.export import LoweringContext as _LoweringContext
+from .._engine.step import donation
+from .._engine.tensor import value_of
 
 Tensors = Sequence[torch.Tensor]
 
@@ -26,21 +24,19 @@ def _xla_user_computation(name: str, tensors: Tensors, computation: Any) -> list
     >>> torch_xla._XLAC._xla_user_computation("xla::twice", [torch.ones(2, device="xla")], twice)
     [tensor([2., 2.], device='xla:0')]
     """
-    found = jax_functions.call(
-        computation, [pending_graph.on_xla(each) for each in tensors], {}, name.removeprefix("xla::")
-    )
+    found = interop.call_jax(computation, [step.on_xla(each) for each in tensors], {}, name.removeprefix("xla::"))
     return list(jax.tree.leaves(found))
 
 
 def _xla_create_placeholder_tensor(shape: Any) -> torch.Tensor:
     """Return a tensor of this shape (`core.xla_builder.Shape`) that holds no memory."""
     described = getattr(shape, "shape", shape)
-    return placeholder_tensors.placeholder(described.shape, dtypes.to_torch(described.dtype))
+    return _tensor.placeholder(described.shape, dtypes.to_torch(described.dtype))
 
 
 def _is_placecholder(tensor: torch.Tensor) -> bool:
     """Return whether a tensor holds no memory, as those of `core.xla_builder.create_placeholder_tensor`."""
-    return placeholder_tensors.is_placeholder(pending_graph.on_xla(tensor))
+    return _tensor.is_placeholder(step.on_xla(tensor))
 
 
 def _xla_custom_call(
@@ -54,8 +50,8 @@ def _xla_custom_call(
     frontend_attributes: dict[str, str],
 ) -> list[torch.Tensor]:
     """Record StableHLO's `custom_call`; see `torch_xla.experimental.stablehlo_custom_call`."""
-    return custom_calls.custom_call(
-        [pending_graph.on_xla(each) for each in tensors], target, output_shapes, output_dtypes, has_side_effect,
+    return interop.custom_call(
+        [step.on_xla(each) for each in tensors], target, output_shapes, output_dtypes, has_side_effect,
         backend_config, api_version, frontend_attributes,
     )  # fmt: skip
 
@@ -64,13 +60,13 @@ def _xla_tpu_custom_call(
     tensors: Tensors, payload: str, output_shapes: Sequence[Sequence[int]], output_dtypes: Sequence[torch.dtype]
 ) -> list[torch.Tensor]:
     """Record the kernel that `custom_kernel.trace_pallas` lowered; only TPUs support such a call."""
-    taken = [pending_graph.on_xla(each) for each in tensors]
-    return custom_calls.custom_call(taken, "tpu_custom_call", output_shapes, output_dtypes, config=payload)
+    taken = [step.on_xla(each) for each in tensors]
+    return interop.custom_call(taken, "tpu_custom_call", output_shapes, output_dtypes, config=payload)
 
 
 def _run_stablehlo(bytecode: str | bytes, tensors: Tensors) -> list[torch.Tensor]:
     """Run a module of StableHLO on these tensors; see `torch_xla.stablehlo.stablehlo_function`."""
-    return list(exported_calls.function_of(bytecode)(*tensors))
+    return list(export.function_of_module(bytecode)(*tensors))
 
 
 def _set_buffer_donation(tensor: torch.Tensor, should_donate: bool) -> bool:
@@ -85,12 +81,12 @@ def _set_buffer_donation(tensor: torch.Tensor, should_donate: bool) -> bool:
     >>> torch_xla._XLAC._set_buffer_donation(x, True), torch_xla._XLAC._get_buffer_donation(x)
     (True, True)
     """
-    return donation.mark(value_of(pending_graph.on_xla(tensor)), should_donate)
+    return donation.mark(value_of(step.on_xla(tensor)), should_donate)
 
 
 def _get_buffer_donation(tensor: torch.Tensor) -> bool:
     """Return whether the memory of `tensor` is marked."""
-    return isinstance(value_of(pending_graph.on_xla(tensor)), donation.Donor)
+    return isinstance(value_of(step.on_xla(tensor)), donation.Donor)
 
 
 def _xla_set_enable_alias_with_buffer_donor_config(enable_user_config_alias: bool = False, device: str = "") -> None:

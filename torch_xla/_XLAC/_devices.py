@@ -2,76 +2,73 @@
 
 import jax
 
+from .._engine import processes, runtime, tensor
 from .._engine.compile import program_cache
-from .._engine.processes import identity, spmd_mode
-from .._engine.runtime import device_attributes, platform
-from .._engine.tensor import device as devices
-from .._engine.tensor import device_names
 
 _replicas: list[str] = []
 
 
 def _xla_get_runtime_devices() -> list[str]:
     """Return the names of the hardware of this process, `["CPU:0"]`."""
-    return [platform.real_name(device) for device in platform.local_devices()]
+    return [runtime.real_device_name(device) for device in runtime.local_devices()]
 
 
 def _xla_get_all_runtime_devices() -> list[str]:
     """Return the names of the hardware of all processes."""
-    return [platform.real_name(device) for device in platform.all_devices()]
+    return [runtime.real_device_name(device) for device in runtime.all_devices()]
 
 
 def _xla_num_runtime_devices() -> int:
     """Return the number of hardware devices of this process."""
-    return len(platform.local_devices())
+    return len(runtime.local_devices())
 
 
 def _xla_num_global_devices() -> int:
     """Return the number of hardware devices of all processes."""
-    return len(platform.all_devices())
+    return len(runtime.all_devices())
 
 
 def _xla_get_device_attributes(device: str) -> dict[str, object]:
     """Return what the hardware called `device` reports, at least its name."""
-    return device_attributes.attributes_of(_hardware(device))
+    return runtime.attributes_of(_hardware(device))
 
 
 def _xla_get_all_device_attributes() -> list[dict[str, object]]:
     """Return what the hardware of all processes reports."""
-    return [device_attributes.attributes_of(device) for device in platform.all_devices()]
+    return [runtime.attributes_of(device) for device in runtime.all_devices()]
 
 
 def _hardware(name: str) -> jax.Device:
     """Return the hardware with the name of an `xla` device or with its own."""
     if name.startswith("xla"):
-        return device_names.device_named(name).target.device
-    return device_attributes.device_with_name(name)
+        return tensor.device_named(name).target.device
+    return runtime.device_with_name(name)
 
 
 def _xla_get_device_ordinal(device: str) -> int:
     """Return the number in the name of a device, such as 1 for "xla:1"."""
-    return device_names.index_of(device)
+    return tensor.device_index_of(device)
 
 
 def _xla_get_device_hw_type(device: str = "") -> str:
     """Return the kind of hardware behind an `xla` device, such as "CPU": the platform that PJRT_DEVICE chose."""
-    device_names.device_named(device or None)
-    return platform.device_type()
+    tensor.device_named(device or None)
+    return runtime.type_in_use()
 
 
 def _xla_get_platform_version() -> str:
     """Return the version of the runtime, as the PJRT client reports it."""
-    return platform.local_devices()[0].client.platform_version
+    return runtime.local_devices()[0].client.platform_version
 
 
 def _xla_get_process_index() -> int:
     """Return the index of this process."""
-    return identity.place().index
+    return processes.place_of_process().index
 
 
 def _xla_get_num_processes() -> int:
     """Return the number of processes."""
-    return identity.place().count
+    return processes.place_of_process().count
 
 
 def _xla_set_replication_devices(names: list[str]) -> None:
@@ -91,12 +88,12 @@ def _xla_get_replication_devices_count() -> int:
 
 def _xla_get_spmd_config_is_locked() -> bool:
     """Return whether a device is in use, after which `use_spmd()` has to copy what is on it."""
-    return bool(devices.existing_devices())
+    return bool(tensor.existing_devices())
 
 
 def _xla_force_spmd_device() -> None:
     """Make `xla:0` represent all devices, as `torch_xla.runtime.use_spmd()` does before a device is used."""
-    spmd_mode.turn_on()
+    processes.turn_on_spmd()
 
 
 def _xla_computation_cache_is_initialized() -> bool:

@@ -5,34 +5,35 @@ from typing import Any
 
 import torch
 
+from .._engine import interop, transfer
+from .._engine import tensor as _tensor
 from .._engine.compat.names.torch import define_quantized_operators
-from .._engine.interop import xla_builder
-from .._engine.tensor import optimization_barrier
-from .._engine.transfer import dlpack
 from ..amp.syncfree import _functional
 from ..core import builder_shape
 from ..core import xla_builder as builders
 
-XlaBuilder = xla_builder.Builder
-XlaOp = xla_builder.Node
-XlaComputation = xla_builder.Computation
+XlaBuilder = interop.XlaBuilder
+XlaOp = interop.BuilderNode
+XlaComputation = interop.BuilderComputation
 
 _quantized = torch.ops.quantized_decomposed
 
 
 def _xla_op_create_builder(name: str) -> Any:
     """Return a builder of one computation."""
-    return xla_builder.Builder(name)
+    return interop.XlaBuilder(name)
 
 
 def _xla_op_param(builder: Any, param_no: int, shape: Any) -> Any:
     """Return a parameter of the computation; `shape` is a `core.xla_builder.Shape` or from `_xla_op_tensor_shape`."""
-    return xla_builder.parameter(builder, param_no, shape.shape if isinstance(shape, builder_shape.Shape) else shape)
+    return interop.builder_parameter(
+        builder, param_no, shape.shape if isinstance(shape, builder_shape.Shape) else shape
+    )
 
 
 def _xla_op_create(builder: Any, opname: str, operands: Sequence[Any], args: Mapping[str, Any]) -> Any:
     """Return the operation that XLA calls `opname`."""
-    return xla_builder.operation(opname, builder, tuple(operands), dict(args))
+    return interop.builder_operation(opname, builder, tuple(operands), dict(args))
 
 
 def _xla_op_build(name: str, root: Any) -> Any:
@@ -67,17 +68,17 @@ def _xla_computation_text(computation: Any) -> str:
 
 def _to_dlpack(input: torch.Tensor) -> Any:
     """Return a DLPack capsule of a tensor; see `torch_xla.utils.dlpack`."""
-    return dlpack.export(input)
+    return transfer.to_dlpack(input)
 
 
 def _from_dlpack(ext_data: Any) -> torch.Tensor:
     """Return a tensor on the memory of a DLPack capsule; see `torch_xla.utils.dlpack`."""
-    return dlpack.adopt(ext_data)
+    return transfer.from_dlpack(ext_data)
 
 
 def _xla_optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     """Put tensors behind a barrier that XLA moves no operation across."""
-    optimization_barrier.put_barrier(tensors)
+    _tensor.put_barrier(tensors)
 
 
 def _xla_mark_tensor(

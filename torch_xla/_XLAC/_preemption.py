@@ -1,16 +1,16 @@
 """The functions of `torch_xla._XLAC` about preemption."""
 
-from .._engine.processes import preemption
+from .._engine import processes
 
 
 def _activate_preemption_sync_manager() -> None:
     """Handle SIGTERM as the announcement that the machine will end: `_sync_point_reached` returns true after it."""
-    preemption.activate()
+    processes.activate_preemption()
 
 
 def _deactivate_preemption_sync_manager() -> None:
     """Restore the handler of SIGTERM."""
-    preemption.deactivate()
+    processes.deactivate_preemption()
 
 
 def _sync_point_reached(step: int) -> bool:
@@ -24,4 +24,4 @@ def _sync_point_reached(step: int) -> bool:
     False
     >>> torch_xla._XLAC._deactivate_preemption_sync_manager()
     """
-    return preemption.is_reached(step)
+    return processes.is_preemption_reached(step)

@@ -6,15 +6,13 @@ from typing import Any
 import jax
 import torch
 
-from .._engine import compiler_options
+from .._engine import compiler_options, runtime, step
 from .._engine import precision as _precision
 from .._engine.compile import baked_numbers
 from .._engine.compiled import eager
 from .._engine.diagnostics.logs import stack_places
-from .._engine.runtime import pjrt_plugins, platform_selection
-from .._engine.step import named_scopes, pending_graph
-from .._engine.step.schedule import clear_schedules
-from .._engine.tensor.storage import value_of
+from .._engine.step import clear_schedules
+from .._engine.tensor import value_of
 
 
 class PjRtPlugin:
@@ -23,7 +21,7 @@ class PjRtPlugin:
 
 def _register_pjrt_plugin(name: str, plugin: Any) -> None:
     """Register a PJRT plugin under a name that `PJRT_DEVICE` can choose."""
-    pjrt_plugins.register(name, plugin)
+    runtime.register_plugin(name, plugin)
 
 
 def _set_use_eager_mode(use_eager_mode: bool) -> None:
@@ -99,7 +97,7 @@ def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, op_name_prefix: str, ma
     >>> b"layer1/add/aten::add" in torch_xla._XLAC._get_xla_tensors_hlo_proto([y])
     True
     """
-    return named_scopes.name_operation(value_of(pending_graph.on_xla(tensor)), op_name_prefix)
+    return step.name_operation(value_of(step.on_xla(tensor)), op_name_prefix)
 
 
 def _xla_register_custom_call_target(fn_name: str, function_ptr: Any, platform: str) -> None:
@@ -114,7 +112,7 @@ def _xla_set_mat_mul_precision(precision: str) -> None:
 
 def _xla_get_mat_mul_precision() -> str:
     """Return how exactly products of float32 are computed now: as set, or as is the platform's own."""
-    return _precision.on_platform(platform_selection.device_type().lower())
+    return _precision.on_platform(runtime.selected_device_type().lower())
 
 
 # Names with an underscore, too: `from ... import *` takes what is listed here.

@@ -5,24 +5,22 @@ from typing import Any
 
 import torch
 
-from .._engine.ir.op_sharding import OpSharding, ShardingType
-from .._engine.planning.sharding_search import automatic
-from .._engine.processes import spmd_mode
-from .._engine.sharding import addressable_shards, manual_regions, op_shardings, placement
-from .._engine.step import pending_graph
-from .._engine.tensor import device_names
+from .._engine import planning, processes, step
+from .._engine import sharding as _sharding
+from .._engine import tensor as _tensor
+from .._engine.ir import OpSharding, ShardingType
 
 Tensors = Sequence[torch.Tensor]
 
 
 def _xla_set_auto_sharding() -> None:
     """Turn on the search for layouts, as `torch_xla.runtime.use_spmd(auto=True)` does under SPMD."""
-    automatic.turn_on()
+    planning.turn_on_automatic_sharding()
 
 
 def _xla_get_auto_sharding() -> bool:
     """Return whether layouts are searched for."""
-    return spmd_mode.is_automatic()
+    return processes.is_spmd_automatic()
 
 
 def _xla_mark_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
@@ -35,29 +33,29 @@ def _xla_mark_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
     ''
     """
     if _is_spread(input):
-        placement.mark(input, op_shardings.sharding_as(input, sharding))
+        _sharding.mark_sharding(input, _sharding.sharding_as(input, sharding))
 
 
 def _xla_annotate_custom_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
     """Divide the current value of a tensor as `sharding` describes."""
     if _is_spread(input):
-        placement.annotate(input, op_shardings.sharding_as(input, sharding))
+        _sharding.annotate_sharding(input, _sharding.sharding_as(input, sharding))
 
 
 def _xla_clear_sharding(input: torch.Tensor) -> None:
     """Give each device all of a tensor."""
     if _is_spread(input):
-        placement.clear(input)
+        _sharding.clear_sharding(input)
 
 
 def _is_spread(tensor: torch.Tensor) -> bool:
-    return device_names.device_named(pending_graph.on_xla(tensor).device).spread is not None
+    return _tensor.device_named(step.on_xla(tensor).device).spread is not None
 
 
 def _get_xla_op_sharding(input: torch.Tensor) -> OpSharding | None:
     """Return the sharding of a tensor; `None` if it is not determined."""
-    is_said = _is_spread(input) and placement.is_said(input)
-    return op_shardings.op_sharding_of(input) if is_said else None
+    is_said = _is_spread(input) and _sharding.is_sharding_marked(input)
+    return _sharding.op_sharding_of(input) if is_said else None
 
 
 def _get_xla_sharding_spec(input: torch.Tensor) -> str:
@@ -85,15 +83,15 @@ def _get_xla_sharding_type(input: torch.Tensor) -> int | None:
 
 def _get_local_shards(tensors: Tensors) -> list[list[tuple[torch.Tensor, str]]]:
     """Return for each tensor the shards on the devices of this process, copied to the CPU, with the devices' names."""
-    return [[(each.padded, each.device) for each in addressable_shards.local_shards(tensor)] for tensor in tensors]
+    return [[(each.padded, each.device) for each in _sharding.local_shards(tensor)] for tensor in tensors]
 
 
 def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[int, Any]]]:
     """Return for each tensor and device of this process the replica id of its shard, and the slices of the whole."""
     found = []
     for tensor in tensors:
-        shards = addressable_shards.local_shards(tensor)
-        whole = op_shardings.op_sharding_of(tensor).sharding_type == ShardingType.REPLICATED
+        shards = _sharding.local_shards(tensor)
+        whole = _sharding.op_sharding_of(tensor).sharding_type == ShardingType.REPLICATED
         found.append([(each.replica, ... if whole else list(each.indices)) for each in shards])
     return found
 
@@ -101,18 +99,18 @@ def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[in
 def _load_local_shards(tensor: torch.Tensor, parts: Tensors, devices: Sequence[str]) -> None:
     """Write the shard of each of these devices of this process to a tensor."""
     order = sorted(range(len(parts)), key=lambda index: int(devices[index].partition(":")[2]))
-    addressable_shards.load_local_shards(tensor, [parts[index] for index in order])
+    _sharding.load_local_shards(tensor, [parts[index] for index in order])
 
 
 def _mark_manual_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
     """Give each device its own copy of a tensor, in a manual region."""
     if _is_spread(input):
-        manual_regions.make_manual(input)
+        _sharding.make_manual(input)
 
 
 def _spmd_full_to_shard_shape(input: torch.Tensor) -> torch.Tensor:
     """Begin a manual region: give each device its part of a tensor, by the tensor's mark."""
-    return manual_regions.enter_as_marked(input) if _is_spread(input) else input.clone()
+    return _sharding.enter_manual_as_marked(input) if _is_spread(input) else input.clone()
 
 
 def _spmd_shard_to_full_shape(
@@ -121,7 +119,7 @@ def _spmd_shard_to_full_shape(
     """End a manual region: combine the devices' values to a tensor of `output_shape`."""
     if not _is_spread(input):
         return input.clone()
-    return manual_regions.leave(input, op_shardings.sharding_as(input, sharding), tuple(output_shape))
+    return _sharding.leave_manual(input, _sharding.sharding_as(input, sharding), tuple(output_shape))
 
 
 def _xla_spmd_all_reduce(
@@ -129,7 +127,7 @@ def _xla_spmd_all_reduce(
 ) -> torch.Tensor:
     """Sum over the devices of each group (without groups, over all), times `scale`, in a manual region."""
     _refuse_other_than_sum("_xla_spmd_all_reduce", reduce_type)
-    return manual_regions.all_reduce(input, scale, _groups(groups))
+    return _sharding.all_reduce_manual(input, scale, _groups(groups))
 
 
 def _xla_spmd_reduce_scatter(
@@ -147,7 +145,7 @@ def _xla_spmd_reduce_scatter(
             f"_xla_spmd_reduce_scatter(): dimension {scatter_dim} of a tensor of shape {list(input.shape)} has not "
             f"{shard_count} equal parts"
         )
-    return manual_regions.reduce_scatter(input, scale, scatter_dim % input.dim(), shard_count, _groups(groups))
+    return _sharding.reduce_scatter_manual(input, scale, scatter_dim % input.dim(), shard_count, _groups(groups))
 
 
 def _refuse_other_than_sum(name: str, reduce_type: str) -> None:
@@ -180,5 +178,5 @@ def _global_tensor_from_cpu_shards(
     whole = torch.empty(size if global_shape is None else tuple(global_shape), dtype=first.dtype, device="xla")
     if _is_spread(whole):
         _xla_mark_sharding(whole, sharding)
-    addressable_shards.load_local_shards(whole, list(shards_))
+    _sharding.load_local_shards(whole, list(shards_))
     return whole

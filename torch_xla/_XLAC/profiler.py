@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from .._engine import diagnostics as _diagnostics
+from .._engine import step
 from .._engine.compat import removed_names
-from .._engine.diagnostics.profiles import profiler as _profiler
-from .._engine.diagnostics.profiles.profiler import ProfilerServer as ProfilerServer
-from .._engine.step import named_scopes
+from .._engine.diagnostics import ProfilerServer as ProfilerServer
 
 __getattr__ = removed_names.asked_of(__name__)
 
 
-class TraceMe(_profiler.Trace):
+class TraceMe(_diagnostics.Trace):
     """A block with a name, for a `with` statement; see `torch_xla.debug.profiler.Trace`."""
 
 
@@ -27,10 +27,10 @@ class scope_pusher:  # noqa: N801
     """
 
     def __init__(self, name: str) -> None:
-        named_scopes.open_scope(name)
+        step.open_scope(name)
 
     def __del__(self) -> None:
-        named_scopes.close_scope()
+        step.close_scope()
 
 
 def start_server(port: int) -> ProfilerServer:
@@ -50,4 +50,4 @@ def trace(
     """Ask the profiler server at `service_addr` for a profile; see `torch_xla.debug.profiler.trace`."""
     levels = {"host_tracer_level": 2, "device_tracer_level": 1, "delay_ms": 0, **(options or {})}
     known = {name: int(levels[name]) for name in ("host_tracer_level", "device_tracer_level", "delay_ms")}
-    _profiler.capture(service_addr, logdir, duration_ms, num_tracing_attempts, known, interval_s, timeout_s)
+    _diagnostics.capture_profile(service_addr, logdir, duration_ms, num_tracing_attempts, known, interval_s, timeout_s)

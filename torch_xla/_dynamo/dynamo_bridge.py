@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from .._engine import config
+from .._engine import config, metrics
 from .._engine.compat import removed_names
 from .._engine.compiled.dynamo import backend
-from .._engine.metrics import report
 from ..utils.buffer_donor_context import alias_with_buffer_donor_config as alias_with_buffer_donor_config
 from .graph_helpers import Deduper as Deduper
 from .graph_helpers import GraphInputMatcher as GraphInputMatcher
@@ -56,4 +55,4 @@ def get_fallback_ops() -> list[str]:
     >>> isinstance(get_fallback_ops(), list)
     True
     """
-    return report.fallback_names()
+    return metrics.fallback_names()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .. import _XLAC
-from .._engine.metrics import counters, report
+from .._engine import metrics
 
 
 class GraphInputMatcher:
@@ -150,7 +150,7 @@ class UnsupportedNodesCollector(torch.fx.Interpreter):
 
 
 def _fallbacks() -> dict[str, int | None]:
-    return {name: counters.value_of(name) for name in report.fallback_names()}
+    return {name: metrics.counter_value(name) for name in metrics.fallback_names()}
 
 
 def _is_on_xla(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from .._engine.runtime import platform
+from .._engine import runtime
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 def jax_import_guard() -> None:
     """Start the client on the platform that this package chooses, so that JAX uses the same client."""
-    platform.local_devices()
+    runtime.local_devices()
 
 
 def requires_jax(func: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

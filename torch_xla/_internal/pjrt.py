@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .._engine import distributed
 from .._engine.compat import removed_names
-from .._engine.distributed import process_launch
 from ..distributed.xla_multiprocessing import spawn as _spawn
 
 __getattr__ = removed_names.asked_of(__name__)
@@ -31,4 +31,4 @@ def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "sp
     >>> pjrt.run_multiprocess(sum, [1, 2])
     {0: 3}
     """
-    return process_launch.results(fn, args, kwargs, start_method)
+    return distributed.launch_results(fn, args, kwargs, start_method)

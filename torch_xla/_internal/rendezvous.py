@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from .._engine import distributed
 from .._engine.compat import removed_names
-from .._engine.distributed import init_process_group
 
 __getattr__ = removed_names.asked_of(__name__)
 
@@ -22,4 +22,4 @@ def pjrt_rendezvous_handler(
     >>> rank, world_size
     (0, 1)
     """
-    return init_process_group.meet(url, timeout, **kwargs)
+    return distributed.meet_for_process_group(url, timeout, **kwargs)

@@ -4,21 +4,21 @@ Of the functions here, only `num_expected_global_devices` starts a client.
 """
 
 from .. import runtime
+from .._engine import distributed
+from .._engine import runtime as _runtime
 from .._engine.compat import removed_names
-from .._engine.distributed import process_launch
-from .._engine.runtime import tpu_chips
 
 __getattr__ = removed_names.asked_of(__name__)
 
 
 def num_available_chips() -> int:
     """Return the number of TPU chips attached to this machine: 0 on a machine without a TPU."""
-    return tpu_chips.chip_count()
+    return _runtime.tpu_chip_count()
 
 
 def num_logical_cores_per_chip() -> int:
     """Return the number of devices per chip: 2 up to the third generation, then 1. Raises `OSError` without a TPU."""
-    return tpu_chips.cores_per_chip()
+    return _runtime.tpu_cores_per_chip()
 
 
 def num_available_devices() -> int:
@@ -28,12 +28,12 @@ def num_available_devices() -> int:
     >>> tpu.num_available_devices() >= tpu.num_available_chips()
     True
     """
-    return tpu_chips.device_count()
+    return _runtime.tpu_device_count()
 
 
 def version() -> int:
     """Return the generation: 4 for a v4, 5 for a v5e or v5p, and so on. Raises `OSError` on a machine without a TPU."""
-    return tpu_chips.generation()
+    return _runtime.tpu_generation()
 
 
 def get_tpu_env() -> dict[str, str]:
@@ -41,12 +41,12 @@ def get_tpu_env() -> dict[str, str]:
 
     Asks the metadata server. Raises `OSError` on a machine without a TPU, and if no server answers.
     """
-    return tpu_chips.environment()
+    return _runtime.tpu_environment()
 
 
 def get_tpu_type() -> str:
     """Return the accelerator's type without its size: `"v4"` for a `v4-8`. Raises `OSError` as `get_tpu_env` does."""
-    return tpu_chips.environment()["ACCELERATOR_TYPE"].partition("-")[0]
+    return _runtime.tpu_environment()["ACCELERATOR_TYPE"].partition("-")[0]
 
 
 def num_expected_global_devices() -> int:
@@ -61,7 +61,7 @@ def num_local_processes() -> int:
     >>> tpu.num_local_processes() >= 1
     True
     """
-    return process_launch.device_count()
+    return distributed.devices_for_launch()
 
 
 def task_id() -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .._engine.distributed.fsdp.fsdp_unit import found_by_any
+from .._engine.distributed import found_by_any
 
 
 class GradScaler(torch.amp.GradScaler):

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import torch
 
-from .._engine import dtypes
-from .._engine.interop import xla_builder, xla_builder_ops
+from .._engine import dtypes, interop
 from .builder_shape import Shape
 from .builder_windows import Windowed
 
@@ -19,17 +18,17 @@ def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> "Op":
     Raises `ValueError` with the known names for an unknown name, and XLA's error for operands that do not fit.
     """
     nodes = [each.op if isinstance(each, Op) else each for each in ops]
-    return Op(xla_builder.operation(name, nodes[0].builder, nodes, kwargs))
+    return Op(interop.builder_operation(name, nodes[0].builder, nodes, kwargs))
 
 
-def mkleaf(name: str, builder: xla_builder.Builder, **kwargs: Any) -> "Op":
+def mkleaf(name: str, builder: interop.XlaBuilder, **kwargs: Any) -> "Op":
     """Return the operation `name`, which has no operands: "Constant" (value=), "Iota" (shape=, iota_dimension=)."""
-    return Op(xla_builder.operation(name, builder, (), kwargs))
+    return Op(interop.builder_operation(name, builder, (), kwargs))
 
 
-def mkparam(builder: xla_builder.Builder, param_no: int, shape: Shape) -> "Op":
+def mkparam(builder: interop.XlaBuilder, param_no: int, shape: Shape) -> "Op":
     """Return parameter number `param_no` of the computation."""
-    return Op(xla_builder.parameter(builder, param_no, shape.shape))
+    return Op(interop.builder_parameter(builder, param_no, shape.shape))
 
 
 def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Any], **kwargs: Any) -> Any:
@@ -45,7 +44,7 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Any],
     >>> xb.xla_computation_as_func(total)(torch.ones(3, device="xla"), torch.zeros((), device="xla")).item()
     3.0
     """
-    builder = xla_builder.Builder(name)
+    builder = interop.XlaBuilder(name)
     parameters = [mkparam(builder, number, Shape(shape)) for number, shape in enumerate(shapes)]
     result = fn(*parameters, **kwargs)
     if isinstance(result, tuple | list):
@@ -95,7 +94,7 @@ class Op(Windowed):
         """Return the shape of the operation's result."""
         return Shape(self.op.described)
 
-    def builder(self) -> xla_builder.Builder:
+    def builder(self) -> interop.XlaBuilder:
         """Return the builder of the computation that holds this operation."""
         return self.op.builder
 
@@ -115,9 +114,7 @@ class Op(Windowed):
     ) -> "Op":
         """Return the elements in another shape, read in the order `dimensions`; one size may be -1."""
         del inferred_dimension  # which of them is -1
-        return mkop(
-            "Reshape", (self,), sizes=xla_builder_ops.inferred(self.shape().sizes, sizes), dimensions=dimensions
-        )
+        return mkop("Reshape", (self,), sizes=interop.inferred_sizes(self.shape().sizes, sizes), dimensions=dimensions)
 
     def dynamic_reshape(self, sizes: Any) -> NoReturn:
         """Raise `NotImplementedError`: sizes in programs are numbers."""
@@ -200,11 +197,11 @@ class Op(Windowed):
 
     def cast(self, to_type: str) -> "Op":
         """Convert the elements to another element type."""
-        return mkop("ConvertElementType", (self,), to_type=xla_builder.jax_dtype(to_type))
+        return mkop("ConvertElementType", (self,), to_type=interop.builder_dtype(to_type))
 
     def bitcast(self, to_type: str) -> "Op":
         """Return the same bits as another element type."""
-        return mkop("BitcastConvertType", (self,), to_type=xla_builder.jax_dtype(to_type))
+        return mkop("BitcastConvertType", (self,), to_type=interop.builder_dtype(to_type))
 
     def pad(self, value: "Op", config: Sequence[Sequence[int]]) -> "Op":
         """Pad with a scalar: `config` has, for each dimension, the padding before, after and between elements."""
@@ -303,7 +300,7 @@ class Op(Windowed):
     @classmethod
     def make_computation(cls, name: str, computation: Any, args_or_shapes: Sequence[Any], **kwargs: Any) -> Any:
         """Return `computation`, or the computation of a function of `Op`s for operands or shapes such as these."""
-        if not callable(computation) or isinstance(computation, xla_builder.Computation):
+        if not callable(computation) or isinstance(computation, interop.BuilderComputation):
             return computation
         shapes = [each.shape() if isinstance(each, Op) else each for each in args_or_shapes]
         return create_computation(name, computation, shapes, **kwargs)
@@ -311,7 +308,7 @@ class Op(Windowed):
     @classmethod
     def tuple(cls, ops: Sequence["Op"], builder: Any = None) -> "Op":
         """Return the operations as one tuple."""
-        return Op(xla_builder.operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
+        return Op(interop.builder_operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
 
     @classmethod
     def concat_in_dim(cls, ops: Sequence["Op"], dimension: int, builder: Any = None) -> "Op":
@@ -323,33 +320,33 @@ class Op(Windowed):
     def call(cls, computation: Any, ops: Sequence["Op"], builder: Any = None) -> "Op":
         """Call a computation with these operands."""
         nodes = [each.op for each in ops]
-        return Op(xla_builder.operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))
+        return Op(interop.builder_operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))
 
     @classmethod
-    def constant(cls, builder: xla_builder.Builder, value: Any) -> "Op":
+    def constant(cls, builder: interop.XlaBuilder, value: Any) -> "Op":
         """Return a tensor (of the CPU), array or number as a constant with its dtype."""
         array = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         host = np.asarray(jax.numpy.from_dlpack(array)) if array.dtype is torch.bfloat16 else array.numpy()
         return mkleaf("Constant", builder, value=host)
 
     @classmethod
-    def scalar(cls, builder: xla_builder.Builder, value: Any, dtype: str | None = None) -> "Op":
+    def scalar(cls, builder: interop.XlaBuilder, value: Any, dtype: str | None = None) -> "Op":
         """Return a number as a constant; by default its element type is PyTorch's for such a number."""
-        kind = xla_builder.jax_dtype(dtype) if dtype else torch.as_tensor(value).numpy().dtype
+        kind = interop.builder_dtype(dtype) if dtype else torch.as_tensor(value).numpy().dtype
         return mkleaf("Constant", builder, value=np.asarray(value, kind))
 
     @classmethod
-    def zero(cls, builder: xla_builder.Builder, dtype: str | None = None) -> "Op":
+    def zero(cls, builder: interop.XlaBuilder, dtype: str | None = None) -> "Op":
         """Return the scalar 0, by default as f32."""
         return cls.scalar(builder, 0, dtype or "f32")
 
     @classmethod
-    def one(cls, builder: xla_builder.Builder, dtype: str | None = None) -> "Op":
+    def one(cls, builder: interop.XlaBuilder, dtype: str | None = None) -> "Op":
         """Return the scalar 1, by default as f32."""
         return cls.scalar(builder, 1, dtype or "f32")
 
     @classmethod
-    def iota(cls, builder: xla_builder.Builder, shape: Shape, iota_dimension: int) -> "Op":
+    def iota(cls, builder: interop.XlaBuilder, shape: Shape, iota_dimension: int) -> "Op":
         """Return an array of this shape whose elements are their index along a dimension."""
         return mkleaf("Iota", builder, shape=shape.shape, iota_dimension=iota_dimension)
 
@@ -380,12 +377,12 @@ class Op(Windowed):
     @classmethod
     def to_torch_type(cls, dtype: str) -> torch.dtype:
         """Return PyTorch's dtype for XLA's name of an element type."""
-        return dtypes.to_torch(xla_builder.jax_dtype(dtype))
+        return dtypes.to_torch(interop.builder_dtype(dtype))
 
     @classmethod
     def from_torch_type(cls, dtype: torch.dtype) -> str:
         """Return XLA's name for a dtype of PyTorch."""
-        return xla_builder.name_of(dtypes.to_jax(dtype))
+        return interop.dtype_name(dtypes.to_jax(dtype))
 
     def scalar_like(self, value: Any) -> "Op":
         """Return an array of this shape with the same number everywhere."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from .._engine.interop import xla_builder
+from .._engine import interop
 from .builder_op import Op, mkparam
 from .builder_shape import tensor_shape
 
@@ -19,7 +19,7 @@ class Parameters:
     """
 
     def __init__(self, name: str) -> None:
-        self.builder = xla_builder.Builder(name)
+        self.builder = interop.XlaBuilder(name)
         self._parameters: list[Op] = []
         self._tensors: list[torch.Tensor] = []
 

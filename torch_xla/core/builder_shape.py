@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import torch
 
-from .._engine import dtypes
-from .._engine.interop import xla_builder
+from .._engine import dtypes, interop
 
 
 class Type:
@@ -51,7 +50,7 @@ class Shape:
                 "programs here have fixed sizes. Pad what varies to a few sizes, or export the model with "
                 "torch.export.Dim and torch_xla.stablehlo"
             )
-        return cls(xla_builder.array(dtype, sizes))
+        return cls(interop.builder_array(dtype, sizes))
 
     @property
     def shape(self) -> Any:
@@ -76,7 +75,7 @@ class Shape:
 
     def as_scalar(self) -> "Shape":
         """Return the shape of a scalar of the same element type."""
-        return Shape(jax.ShapeDtypeStruct((), xla_builder.array_of(self._described).dtype))
+        return Shape(jax.ShapeDtypeStruct((), interop.builder_array_of(self._described).dtype))
 
     @property
     def rank(self) -> int:
@@ -86,7 +85,7 @@ class Shape:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Return the sizes of the array."""
-        return tuple(xla_builder.array_of(self._described).shape)
+        return tuple(interop.builder_array_of(self._described).shape)
 
     @property
     def dynamic_dimensions(self) -> tuple[bool, ...]:
@@ -96,7 +95,7 @@ class Shape:
     @property
     def dtype(self) -> str:
         """Return XLA's name of the element type."""
-        return xla_builder.name_of(xla_builder.array_of(self._described).dtype)
+        return interop.dtype_name(interop.builder_array_of(self._described).dtype)
 
     def _tuple(self) -> tuple[Any, ...]:
         if not isinstance(self._described, tuple):
@@ -104,7 +103,7 @@ class Shape:
         return self._described
 
     def __repr__(self) -> str:
-        return xla_builder.text_of(self._described)
+        return interop.text_of_shape(self._described)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self._described == other._described

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .._engine.interop import xla_builder
+from .._engine import interop
 
 
 class Windowed:
     """The window operations of `Op`."""
 
-    def __init__(self, op: xla_builder.Node) -> None:
+    def __init__(self, op: interop.BuilderNode) -> None:
         self.op = op
 
     def operation(self, name: str, others: Sequence[Any], **kwargs: Any) -> Any:
         """Return the operation that XLA calls `name`, with this and `others` as operands."""
         nodes = [self.op, *(each.op for each in others)]
-        return type(self)(xla_builder.operation(name, self.op.builder, nodes, kwargs))
+        return type(self)(interop.builder_operation(name, self.op.builder, nodes, kwargs))
 
     def conv(
         self,

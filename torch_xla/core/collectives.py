@@ -17,16 +17,10 @@ from typing import Any, TextIO
 
 import torch
 
-from .._engine import config
-from .._engine.distributed import channels, collective_arguments, differentiable_collectives
-from .._engine.distributed import collectives as exchange
-from .._engine.processes import coordination, identity
-from .._engine.pytree.nested import replaced
-from .._engine.runtime import platform
-from .._engine.step import end_of_step
-from .._engine.tensor import device_names
-from .._engine.tensor.device import set_current_index
-from .._engine.transfer import batch_reads
+from .._engine import config, distributed, processes, runtime, step, transfer
+from .._engine import tensor as _tensor
+from .._engine.pytree import with_tensors_replaced as replaced
+from .._engine.tensor import set_current_index
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -44,12 +38,12 @@ def get_ordinal(defval: int = 0) -> int:
 
     New programs call `torch_xla.runtime.global_ordinal`. `defval` is accepted and not used: an ordinal is always known.
     """
-    return identity.replica_index()
+    return processes.replica_index()
 
 
 def get_local_ordinal(defval: int = 0) -> int:
     """Return the ordinal of this replica on this machine. New programs: `torch_xla.runtime.local_ordinal`."""
-    return identity.local_replica_index()
+    return processes.local_replica_index()
 
 
 def xrt_world_size(defval: int = 1) -> int:
@@ -59,7 +53,7 @@ def xrt_world_size(defval: int = 1) -> int:
     >>> xm.get_ordinal(), xm.xrt_world_size()
     (0, 1)
     """
-    return identity.replica_count()
+    return processes.replica_count()
 
 
 def is_master_ordinal(local: bool = True) -> bool:
@@ -69,7 +63,7 @@ def is_master_ordinal(local: bool = True) -> bool:
     >>> xm.is_master_ordinal(local=False)
     True
     """
-    place = identity.place()  # under SPMD every process has ordinal 0
+    place = processes.place_of_process()  # under SPMD every process has ordinal 0
     return (place.local_index if local else place.index) == 0
 
 
@@ -93,8 +87,8 @@ def set_replication(device: str | torch.device, devices: Sequence[str | torch.de
     were threads of one process.
     """
     for each in devices or ():
-        device_names.device_named(each)
-    set_current_index(device_names.index_of(device))
+        _tensor.device_named(each)
+    set_current_index(_tensor.device_index_of(device))
 
 
 def all_reduce(
@@ -111,17 +105,17 @@ def all_reduce(
     >>> xm.all_reduce(xm.REDUCE_SUM, torch.tensor([2.0, 4.0], device="xla"), scale=0.5).tolist()
     [1.0, 2.0]
     """
-    collective_arguments.check_reduction("all_reduce", reduce_type)
-    collective_arguments.check_groups("all_reduce", groups)
-    among = exchange.groups_of(groups)
+    distributed.check_reduction("all_reduce", reduce_type)
+    distributed.check_groups("all_reduce", groups)
+    among = distributed.groups_of(groups)
     if isinstance(inputs, torch.Tensor):
-        if exchange.size_of(among) == 1:
-            return inputs.clone() if scale == 1.0 else collective_arguments.scaled(inputs, scale)
-        result: torch.Tensor = differentiable_collectives.Reduced.apply(inputs, reduce_type, scale, among)
+        if distributed.group_size(among) == 1:
+            return inputs.clone() if scale == 1.0 else distributed.scaled(inputs, scale)
+        result: torch.Tensor = distributed.Reduced.apply(inputs, reduce_type, scale, among)
         return result
-    reduced = inputs if exchange.size_of(among) == 1 else exchange.all_reduce(inputs, reduce_type, among)
+    reduced = inputs if distributed.group_size(among) == 1 else distributed.all_reduce(inputs, reduce_type, among)
     if reduced is not inputs or scale != 1.0:
-        collective_arguments.write(inputs, [collective_arguments.scaled(each, scale) for each in reduced])
+        distributed.write_results(inputs, [distributed.scaled(each, scale) for each in reduced])
     return inputs
 
 
@@ -144,19 +138,19 @@ def all_gather(
     >>> xm.all_gather(torch.arange(3, device="xla")).tolist()
     [0, 1, 2]
     """
-    collective_arguments.check_groups("all_gather", groups)
+    distributed.check_groups("all_gather", groups)
     one = isinstance(value, torch.Tensor)
     tensors = [value] if isinstance(value, torch.Tensor) else list(value)
-    dims = {collective_arguments.check_dim("all_gather", tensor, dim) for tensor in tensors}
-    among = exchange.groups_of(groups)
-    if exchange.size_of(among) == 1:
+    dims = {distributed.check_dim("all_gather", tensor, dim) for tensor in tensors}
+    among = distributed.groups_of(groups)
+    if distributed.group_size(among) == 1:
         gathered = [tensor.clone() for tensor in tensors]
     elif len(dims) == 1 and not any(tensor.requires_grad for tensor in tensors):
-        gathered = exchange.all_gather(tensors, dims.pop(), among)
+        gathered = distributed.all_gather(tensors, dims.pop(), among)
     else:
-        place = exchange.place_in(among)
-        gathered = [differentiable_collectives.Gathered.apply(t, dim % t.dim(), place, among) for t in tensors]
-    return collective_arguments.into(output, gathered[0] if one else gathered)
+        place = distributed.place_in_group(among)
+        gathered = [distributed.Gathered.apply(t, dim % t.dim(), place, among) for t in tensors]
+    return distributed.copy_into(output, gathered[0] if one else gathered)
 
 
 class CoalescingBuckets:
@@ -238,9 +232,9 @@ def all_gather_bucketized(
     [[1.0], [1.0]]
     """
     gathered: list[torch.Tensor] = []
-    for bucket in collective_arguments.buckets(input_list, bucket_cap_mb):
+    for bucket in distributed.gradient_buckets(input_list, bucket_cap_mb):
         gathered += all_gather(bucket, dim, groups, pin_layout=pin_layout)
-    return collective_arguments.into(output, gathered)
+    return distributed.copy_into(output, gathered)
 
 
 def all_to_all(
@@ -259,14 +253,14 @@ def all_to_all(
     >>> xm.all_to_all(torch.ones(2, 3, device="xla"), 0, 1, split_count=1).shape
     torch.Size([2, 3])
     """
-    collective_arguments.check_groups("all_to_all", groups)
-    split = collective_arguments.check_dim("all_to_all", value, split_dimension)
-    concat = collective_arguments.check_dim("all_to_all", value, concat_dimension)
-    among = exchange.groups_of(groups)
-    collective_arguments.check_group_size("all_to_all", "split_count", split_count, exchange.size_of(among))
+    distributed.check_groups("all_to_all", groups)
+    split = distributed.check_dim("all_to_all", value, split_dimension)
+    concat = distributed.check_dim("all_to_all", value, concat_dimension)
+    among = distributed.groups_of(groups)
+    distributed.check_group_size("all_to_all", "split_count", split_count, distributed.group_size(among))
     if split_count == 1:
         return value.clone()
-    result: torch.Tensor = differentiable_collectives.Exchanged.apply(value, split, concat, among)
+    result: torch.Tensor = distributed.Exchanged.apply(value, split, concat, among)
     return result
 
 
@@ -291,25 +285,25 @@ def reduce_scatter(
     >>> xm.reduce_scatter(xm.REDUCE_SUM, torch.ones(4, device="xla"), 2.0, 0, 1).tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    collective_arguments.check_reduction("reduce_scatter", reduce_type)
-    collective_arguments.check_groups("reduce_scatter", groups)
-    among = exchange.groups_of(groups)
-    collective_arguments.check_group_size("reduce_scatter", "shard_count", shard_count, exchange.size_of(among))
+    distributed.check_reduction("reduce_scatter", reduce_type)
+    distributed.check_groups("reduce_scatter", groups)
+    among = distributed.groups_of(groups)
+    distributed.check_group_size("reduce_scatter", "shard_count", shard_count, distributed.group_size(among))
     one = isinstance(input, torch.Tensor)
     tensors = [input] if isinstance(input, torch.Tensor) else list(input)
-    dims = [collective_arguments.check_dim("reduce_scatter", tensor, scatter_dim) for tensor in tensors]
+    dims = [distributed.check_dim("reduce_scatter", tensor, scatter_dim) for tensor in tensors]
     if shard_count == 1:
         parts = [tensor.clone() for tensor in tensors]
     elif reduce_type == REDUCE_SUM and any(tensor.requires_grad for tensor in tensors):
-        parts = [differentiable_collectives.Scattered.apply(t, d, among) for t, d in zip(tensors, dims, strict=True)]
+        parts = [distributed.Scattered.apply(t, d, among) for t, d in zip(tensors, dims, strict=True)]
     else:
         parts = (
-            [exchange.reduce_scatter([t], reduce_type, d, among)[0] for t, d in zip(tensors, dims, strict=True)]
+            [distributed.reduce_scatter([t], reduce_type, d, among)[0] for t, d in zip(tensors, dims, strict=True)]
             if len(set(dims)) > 1
-            else exchange.reduce_scatter(tensors, reduce_type, dims[0], among)
+            else distributed.reduce_scatter(tensors, reduce_type, dims[0], among)
         )
-    scattered = [collective_arguments.scaled(part, scale) for part in parts]
-    return collective_arguments.into(output, scattered[0] if one else scattered)
+    scattered = [distributed.scaled(part, scale) for part in parts]
+    return distributed.copy_into(output, scattered[0] if one else scattered)
 
 
 def reduce_scatter_bucketized(
@@ -330,9 +324,9 @@ def reduce_scatter_bucketized(
     [[0.5]]
     """
     scattered: list[torch.Tensor] = []
-    for bucket in collective_arguments.buckets(input_list, bucket_cap_mb):
+    for bucket in distributed.gradient_buckets(input_list, bucket_cap_mb):
         scattered += reduce_scatter(reduce_type, bucket, scale, scatter_dim, shard_count, groups)
-    return collective_arguments.into(output, scattered)
+    return distributed.copy_into(output, scattered)
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -344,10 +338,10 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     >>> xm.collective_permute(torch.ones(2, device="xla"), [[0, 0]]).tolist()
     [1.0, 1.0]
     """
-    collective_arguments.check_pairs(pairs)
-    if identity.replica_count() == 1:
+    distributed.check_pairs(pairs)
+    if processes.replica_count() == 1:
         return value.clone() if pairs else torch.zeros_like(value)
-    result: torch.Tensor = differentiable_collectives.Permuted.apply(value, pairs)
+    result: torch.Tensor = distributed.Permuted.apply(value, pairs)
     return result
 
 
@@ -357,15 +351,15 @@ def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     A channel connects one sender and one receiver. The first call on each side waits for the other side, to learn its
     ordinal. The recorded operations are started, because the receiver waits for the value.
     """
-    exchange.broadcast([value], 0, exchange.pair(*channels.partners(channel_id, sends=True)))
-    exchange.start()
+    distributed.broadcast([value], 0, distributed.group_of_pair(*distributed.channel_partners(channel_id, sends=True)))
+    distributed.start_recorded_collectives()
     return value
 
 
 def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Overwrite `output` with the value that another replica sends by `send` with the same `channel_id`; return it."""
-    pair = exchange.pair(*channels.partners(channel_id, sends=False))
-    collective_arguments.write([output], exchange.broadcast([output], 0, pair))
+    pair = distributed.group_of_pair(*distributed.channel_partners(channel_id, sends=False))
+    distributed.write_results([output], distributed.broadcast([output], 0, pair))
     return output
 
 
@@ -379,12 +373,12 @@ def collective_broadcast(
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.collective_broadcast([torch.ones(2, device="xla")], root_ordinal=0)
     """
-    collective_arguments.check_groups("collective_broadcast", groups)
-    collective_arguments.check_ordinals("collective_broadcast", [root_ordinal])
-    among = exchange.groups_of(groups)
-    if exchange.size_of(among) > 1 and tensors:
+    distributed.check_groups("collective_broadcast", groups)
+    distributed.check_ordinals("collective_broadcast", [root_ordinal])
+    among = distributed.groups_of(groups)
+    if distributed.group_size(among) > 1 and tensors:
         place = next((group.index(root_ordinal) for group in among if root_ordinal in group), root_ordinal)
-        collective_arguments.write(tensors, exchange.broadcast(tensors, place, among))
+        distributed.write_results(tensors, distributed.broadcast(tensors, place, among))
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
@@ -394,7 +388,7 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
     >>> xm.broadcast_master_param(torch.nn.Linear(2, 2).to("xla"))
     """
     collective_broadcast([*model.parameters(), *model.buffers()])
-    end_of_step.end_step()
+    step.end_step()
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
@@ -413,11 +407,11 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     """Call `rendezvous`, with the arguments in another order."""
     if not isinstance(payload, (bytes, bytearray)):
         raise TypeError(f"rendezvous({tag!r}): the payload is {type(payload).__name__}; expected bytes")
-    collective_arguments.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
-    if identity.process_count() > 1:
+    distributed.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
+    if processes.process_count() > 1:
         # All local devices start together, so no replica waits for the one that uses its device first
-        platform.local_devices()
-    return coordination.exchange(str(tag), bytes(payload))
+        runtime.local_devices()
+    return processes.exchange(str(tag), bytes(payload))
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
@@ -429,8 +423,8 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     >>> xm.mesh_reduce("loss", torch.tensor(3.0, device="xla"), lambda losses: sum(losses) / len(losses))
     tensor(3.)
     """
-    own = replaced(data, _is_on_xla, batch_reads.to_host)
-    if identity.process_count() == 1:
+    own = replaced(data, _is_on_xla, transfer.copy_to_host)
+    if processes.process_count() == 1:
         return reduce_fn([own])
     return reduce_fn([pickle.loads(each) for each in rendezvous(tag, pickle.dumps(own))])
 
@@ -445,8 +439,8 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collect
     2
     """
     chosen = [ordinals] if isinstance(ordinals, int) else ordinals
-    arguments = replaced(data if isinstance(data, tuple) else (data,), _is_on_xla, batch_reads.to_host)
-    result = target(*arguments) if identity.replica_index() in chosen else None
+    arguments = replaced(data if isinstance(data, tuple) else (data,), _is_on_xla, transfer.copy_to_host)
+    result = target(*arguments) if processes.replica_index() in chosen else None
     rendezvous("torch_xla.core.xla_model.do_on_ordinals")
     return result
 
@@ -456,7 +450,7 @@ def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
     For a model that `XlaFullyShardedDataParallel` divides among all processes, the backward pass has averaged them.
     """
-    return collective_arguments.gradients_of(optimizer)
+    return distributed.gradients_of(optimizer)
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:
@@ -466,8 +460,8 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pi
     >>> xm.reduce_gradients(torch.optim.SGD(torch.nn.Linear(2, 2).to("xla").parameters(), lr=0.1))
     """
     cap = config.gradient_bucket_mebibytes()
-    scale = 1.0 / identity.replica_count()
-    all_reduce_bucketized_gradients(collective_arguments.gradients_of(optimizer), scale, groups, pin_layout, cap)
+    scale = 1.0 / processes.replica_count()
+    all_reduce_bucketized_gradients(distributed.gradients_of(optimizer), scale, groups, pin_layout, cap)
 
 
 def all_reduce_bucketized_gradients(
@@ -485,7 +479,7 @@ def all_reduce_bucketized_gradients(
     >>> gradient.tolist()
     [0.5, 0.5]
     """
-    for bucket in collective_arguments.buckets(gradients, bucket_cap_mb):
+    for bucket in distributed.gradient_buckets(gradients, bucket_cap_mb):
         all_reduce(REDUCE_SUM, bucket, scale, groups, pin_layout)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .._engine.distributed import collective_arguments
+from .._engine import distributed
 from . import collectives
 
 
@@ -39,13 +39,13 @@ class AllReduce(torch.autograd.Function):
         result = collectives.all_reduce(reduce_type, input, 1.0, groups)
         assert isinstance(result, torch.Tensor)
         ctx.save_for_backward(input, result)
-        return collective_arguments.scaled(result, scale)
+        return distributed.scaled(result, scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Return the gradient of `input`."""
         value, result = ctx.saved_tensors
-        grad = collective_arguments.scaled(grads[0], ctx.scale)
+        grad = distributed.scaled(grads[0], ctx.scale)
         if ctx.reduce_type == collectives.REDUCE_MUL:
             grad = grad * torch.where(value != 0, result / value, 0)
         elif ctx.reduce_type in (collectives.REDUCE_MIN, collectives.REDUCE_MAX):

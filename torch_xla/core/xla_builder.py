@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
+from .._engine import export, interop, tensor
 from .._engine.compat import removed_names
 from .._engine.compat.names.torch import constant_in_graphs, pytree
-from .._engine.export import hlo_import
-from .._engine.interop import jax_functions, xla_builder
-from .._engine.tensor import placeholder_tensors
+from .._engine.interop import jax_functions
 from .builder_op import Op as Op
 from .builder_op import create_computation as create_computation
 from .builder_op import mkleaf as mkleaf
@@ -28,7 +27,7 @@ from .builder_shape import tensor_shape as tensor_shape
 __getattr__ = removed_names.asked_of(__name__)
 
 
-def create_builder(name: str) -> xla_builder.Builder:
+def create_builder(name: str) -> interop.XlaBuilder:
     """Return a builder, which holds the operations of one computation.
 
     >>> import torch_xla.core.xla_builder as xb
@@ -38,7 +37,7 @@ def create_builder(name: str) -> xla_builder.Builder:
     >>> xb.xla_computation_as_func(computation)(torch.ones(2, device="xla"))
     tensor([2., 2.], device='xla:0')
     """
-    return xla_builder.Builder(name)
+    return interop.XlaBuilder(name)
 
 
 def computation_from_module_proto(name: str, proto: bytes) -> Any:
@@ -46,7 +45,7 @@ def computation_from_module_proto(name: str, proto: bytes) -> Any:
 
     Raises `ValueError` for bytes that are no such module.
     """
-    return hlo_import.from_hlo(name, proto)
+    return export.from_hlo(name, proto)
 
 
 def get_computation_hlo(computation: Any) -> str:
@@ -57,7 +56,7 @@ def get_computation_hlo(computation: Any) -> str:
     >>> print(xb.get_computation_hlo(xb.create_computation("plus", lambda x, y: x + y, (scalar, scalar))))
     HloModule jit_plus...
     """
-    return xla_builder.hlo_text(computation, computation.parameters)
+    return interop.hlo_text_of_builder(computation, computation.parameters)
 
 
 def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable[..., Any]:
@@ -188,4 +187,4 @@ def create_placeholder_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch
     >>> "bf16[1048576,1048576]" in torch_xla._XLAC._get_xla_tensors_hlo([x + x])
     True
     """
-    return placeholder_tensors.placeholder(shape, dtype)
+    return tensor.placeholder(shape, dtype)

@@ -10,18 +10,15 @@ from typing import Any, BinaryIO, TypedDict
 
 import torch
 
+from .._engine import input, runtime, step, transfer
+from .._engine import tensor as _tensor
 from .._engine.compat import removed_names
 from .._engine.compat.names.torch import constant_in_graphs
-from .._engine.input import device_loader
 from .._engine.lowering.machinery import xla_op_schemas
-from .._engine.metrics.throughput import RateTracker as RateTracker
-from .._engine.pytree.nested import ToXlaTensorArena as ToXlaTensorArena
-from .._engine.pytree.nested import replaced
-from .._engine.runtime import device_memory, platform_selection
-from .._engine.step import end_of_step, pending_text
+from .._engine.metrics import RateTracker as RateTracker
+from .._engine.pytree import ToXlaTensorArena as ToXlaTensorArena
+from .._engine.pytree import with_tensors_replaced as replaced
 from .._engine.tensor import device as devices
-from .._engine.tensor import device_names, optimization_barrier, seeds
-from .._engine.transfer import batch_reads, shared_memory
 from . import collectives
 from .collectives import REDUCE_AND as REDUCE_AND
 from .collectives import REDUCE_MAX as REDUCE_MAX
@@ -74,13 +71,13 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     >>> xm.xla_device()
     device(type='xla', index=0)
     """
-    if devkind is not None and not platform_selection.is_device_type(devkind):
+    if devkind is not None and not runtime.is_device_type(devkind):
         raise RuntimeError(
-            f"xla_device(devkind={devkind!r}): the devices of this process are {platform_selection.device_type()}"
+            f"xla_device(devkind={devkind!r}): the devices of this process are {runtime.selected_device_type()}"
         )
     if n is not None:
-        devices.set_current_index(device_names.index_of(n))
-    return device_names.device_named().torch_device
+        devices.set_current_index(_tensor.device_index_of(n))
+    return _tensor.device_named().torch_device
 
 
 def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
@@ -90,7 +87,7 @@ def get_xla_supported_devices(max_devices: int | None = None, devkind: str | Non
     >>> xm.get_xla_supported_devices(max_devices=1)
     ['xla:0']
     """
-    if devkind is not None and not platform_selection.is_device_type(devkind):
+    if devkind is not None and not runtime.is_device_type(devkind):
         return []
     return [f"xla:{index}" for index in devices.ordinals()][:max_devices]
 
@@ -102,13 +99,13 @@ def xla_device_hw(device: DeviceLike = None) -> str:
     >>> xm.xla_device_hw(xm.xla_device()) in ("CPU", "CUDA", "TPU")
     True
     """
-    device_names.index_of(device)
-    return platform_selection.device_type()
+    _tensor.device_index_of(device)
+    return runtime.selected_device_type()
 
 
 def xla_device_kind(device: DeviceLike = None) -> str:
     """Return the vendor's name for the model of the hardware, such as `"cpu"` or `"NVIDIA H100 80GB HBM3"`."""
-    return device_names.device_named(device).target.kind
+    return _tensor.device_named(device).target.kind
 
 
 def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
@@ -118,12 +115,12 @@ def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
     >>> xm.xla_real_devices(["xla:0"])[0].endswith(":0")
     True
     """
-    return device_names.real_names(devices)
+    return _tensor.real_device_names(devices)
 
 
 def xla_replication_devices(local_devices: Sequence[DeviceLike] | None = None) -> list[str]:
     """Return the names of the hardware that runs this program if `local_devices` do, by default all of this process."""
-    return device_names.real_names(local_devices)
+    return _tensor.real_device_names(local_devices)
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
@@ -142,7 +139,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     >>> import torch_xla.core.xla_model as xm
     >>> xm.mark_step()
     """
-    end_of_step.end_step(wait, reset_scope)
+    step.end_step(wait, reset_scope)
 
 
 def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
@@ -154,7 +151,7 @@ def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
     >>> import torch_xla.core.xla_model as xm
     >>> xm.wait_device_ops()
     """
-    end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
+    step.wait_for_devices([_tensor.device_named(device) for device in devices])
 
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
@@ -163,8 +160,8 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.unlazy([torch.ones(3, device="xla") * 2])
     """
-    batch_reads.compute(tensors)
-    end_of_step.wait_for_devices()
+    transfer.compute_tensors(tensors)
+    step.wait_for_devices()
 
 
 def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
@@ -183,7 +180,7 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), ru
     >>> torch_xla.sync()
     loss 4.0
     """
-    end_of_step.add_closure(closure, args, run_async)
+    step.add_closure(closure, args, run_async)
 
 
 def optimizer_step(
@@ -207,7 +204,7 @@ def optimizer_step(
     reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
     result = optimizer.step(**(optimizer_args or {}))
     if barrier:
-        end_of_step.end_step()
+        step.end_step()
     return result
 
 
@@ -222,7 +219,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     >>> x.tolist()
     [1.0, 1.0]
     """
-    optimization_barrier.put_barrier(tensors)
+    _tensor.put_barrier(tensors)
 
 
 def save(
@@ -250,7 +247,7 @@ def save(
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """Return `data` with its `xla` tensors on the CPU, copied in one batch. `convert=False` changes nothing."""
-    return replaced(data, is_xla_tensor, batch_reads.to_host) if convert else data
+    return replaced(data, is_xla_tensor, transfer.copy_to_host) if convert else data
 
 
 def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any = None) -> Any:
@@ -266,8 +263,8 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
     if isinstance(datas, torch.Tensor):
         datas = [datas]
     if input_sharding is not None:
-        return device_loader.place_batch(datas, device_names.device_named(device), input_sharding)
-    return batch_reads.moved(datas, device_names.device_named(device).torch_device)
+        return input.place_batch(datas, _tensor.device_named(device), input_sharding)
+    return transfer.moved_to_device(datas, _tensor.device_named(device).torch_device)
 
 
 def check_view_sharing(obj: Any) -> None:
@@ -277,7 +274,7 @@ def check_view_sharing(obj: Any) -> None:
     >>> x = torch.ones(4, device="xla")
     >>> xm.check_view_sharing([x, x, x.clone()])
     """
-    shared_memory.refuse_shared_views(obj)
+    transfer.refuse_shared_views(obj)
 
 
 def set_rng_state(seed: int, device: DeviceLike = None) -> None:
@@ -288,12 +285,12 @@ def set_rng_state(seed: int, device: DeviceLike = None) -> None:
     >>> xm.get_rng_state()
     5
     """
-    seeds.set_state(seed, device_names.index_of(device))
+    _tensor.set_random_state(seed, _tensor.device_index_of(device))
 
 
 def get_rng_state(device: DeviceLike = None) -> int:
     """Return the random state of a device, an int from 0 to 2**63 - 1. Every draw changes it."""
-    return seeds.state_of(device_names.index_of(device))
+    return _tensor.random_state_of(_tensor.device_index_of(device))
 
 
 @contextlib.contextmanager
@@ -306,13 +303,13 @@ def fork_rng(device: DeviceLike = None, enabled: bool = True) -> Iterator[None]:
     >>> torch.equal(inside, torch.rand(2, device="xla"))
     True
     """
-    index = device_names.index_of(device)
-    state = seeds.state_of(index)
+    index = _tensor.device_index_of(device)
+    state = _tensor.random_state_of(index)
     try:
         yield
     finally:
         if enabled:
-            seeds.set_state(state, index)
+            _tensor.set_random_state(state, index)
 
 
 class MemoryInfo(TypedDict):
@@ -336,7 +333,7 @@ def get_memory_info(device: DeviceLike = None) -> MemoryInfo:
     >>> 0 <= info["bytes_used"] <= info["bytes_limit"] and info["kb_free"] <= info["kb_total"]
     True
     """
-    used = device_memory.usage(device_names.device_named(device).target.device)
+    used = runtime.memory_usage(_tensor.device_named(device).target.device)
     return MemoryInfo(
         bytes_used=used.used,
         bytes_limit=used.limit,
@@ -357,7 +354,7 @@ def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     >>> "stablehlo.cosine" in xm.get_stablehlo([torch.cos(torch.ones(2, device="xla"))])
     True
     """
-    return pending_text.stablehlo_text(tensors or ())
+    return step.pending_stablehlo_text(tensors or ())
 
 
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
@@ -367,4 +364,4 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
     >>> xm.get_stablehlo_bytecode([torch.ones(2, device="xla")])[:2]
     b'ML'
     """
-    return pending_text.stablehlo_bytecode(tensors or ())
+    return step.pending_stablehlo_bytecode(tensors or ())

@@ -1,6 +1,6 @@
 """Tools that show what the `xla` device did."""
 
-from .._engine.diagnostics.logs import switches as _switches
+from .._engine import diagnostics as _diagnostics
 from .answers import CompilationRefused as CompilationRefused
 from .answers import Cost as Cost
 from .answers import Difference as Difference
@@ -43,4 +43,4 @@ from .steps import find_nan as find_nan
 from .steps import replay_step as replay_step
 
 # The tools that settings ask for, such as PT_XLA_DEBUG.
-_switches.start()
+_diagnostics.start_logs()

@@ -4,15 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .._engine.diagnostics.recompiles import causes
-from .._engine.diagnostics.recompiles.causes import Explanation as Explanation
-from .._engine.diagnostics.recompiles.differences import Difference as Difference
-from .._engine.diagnostics.report import contents as reports
-from .._engine.diagnostics.report import history, html_page
-from .._engine.diagnostics.waiting import host_time_profile, wait_costs
-from .._engine.diagnostics.waiting.host_time_profile import HostProfile as HostProfile
-from .._engine.diagnostics.waiting.host_time_profile import Part as Part
-from .._engine.diagnostics.waiting.wait_costs import Cost as Cost
+from .._engine import diagnostics
+from .._engine.diagnostics import Cost as Cost
+from .._engine.diagnostics import Difference as Difference
+from .._engine.diagnostics import Explanation as Explanation
+from .._engine.diagnostics import HostProfile as HostProfile
+from .._engine.diagnostics import Part as Part
 from .._engine.errors import CompilationRefused as CompilationRefused
 from .._engine.errors import TransferRefused as TransferRefused
 
@@ -31,7 +28,7 @@ def compilations() -> list[Explanation]:
     >>> torch_xla.debug.compilations()[-1].operations
     3
     """
-    return causes.explained()
+    return diagnostics.explaining_recompiles()
 
 
 def explain_recompiles() -> str:
@@ -50,7 +47,7 @@ def explain_recompiles() -> str:
     >>> import torch_xla
     >>> text = torch_xla.debug.explain_recompiles()
     """
-    return causes.report()
+    return diagnostics.recompile_report()
 
 
 @contextmanager
@@ -70,7 +67,7 @@ def no_recompile() -> Iterator[None]:
     ...
     torch_xla._engine.errors.CompilationRefused: no_recompile() refuses to compile a program of 3 operations for ...
     """
-    with causes.refused():
+    with diagnostics.refusing_recompiles():
         yield
 
 
@@ -89,7 +86,7 @@ def sync_costs() -> list[Cost]:
     >>> cost.reads, cost.forced
     (1, 1)
     """
-    return wait_costs.costs()
+    return diagnostics.wait_costs_so_far()
 
 
 def sync_tax() -> str:
@@ -105,7 +102,7 @@ def sync_tax() -> str:
     >>> import torch_xla
     >>> text = torch_xla.debug.sync_tax()
     """
-    return wait_costs.report()
+    return diagnostics.wait_report()
 
 
 @contextmanager
@@ -126,7 +123,7 @@ def no_transfer(to_device: bool = False) -> Iterator[None]:
     ...
     torch_xla._engine.errors.TransferRefused: no_transfer() refuses to bring a value of 1.00B to the host for ...
     """
-    with wait_costs.refused(True, to_device):
+    with diagnostics.refusing_waits(True, to_device):
         yield
 
 
@@ -147,7 +144,7 @@ def host_profile() -> Iterator[HostProfile]:
     >>> [part.name for part in profile.program.within()]
     ['outside of modules', 'Sequential', '0 (Linear)', '1 (ReLU)']
     """
-    with host_time_profile.profiled() as profile:
+    with diagnostics.profiling_host_time() as profile:
         yield profile
 
 
@@ -164,10 +161,10 @@ def report(path: str | Path | None = None) -> str:
     >>> print(torch_xla.debug.report().splitlines()[0])
     torch_xla report
     """
-    found = reports.collect()
-    text = reports.to_text(found)
+    found = diagnostics.collect_report()
+    text = diagnostics.report_as_text(found)
     if path is not None:
-        content = html_page.to_page(found) if str(path).endswith((".html", ".htm")) else text
+        content = diagnostics.report_as_page(found) if str(path).endswith((".html", ".htm")) else text
         Path(path).write_text(content, encoding="utf-8")
     return text
 
@@ -180,7 +177,7 @@ def keep_history(yes: bool = True) -> None:
     >>> import torch_xla
     >>> torch_xla.debug.keep_history(True)
     """
-    history.keep(yes)
+    diagnostics.keep_history(yes)
 
 
 def clear_history() -> None:
@@ -191,4 +188,4 @@ def clear_history() -> None:
     >>> torch_xla.debug.compilations()
     []
     """
-    history.clear()
+    diagnostics.clear_history()

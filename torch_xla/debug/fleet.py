@@ -3,12 +3,11 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .._engine.diagnostics.fleet import exporters as _exporters
-from .._engine.diagnostics.fleet import goodput as _goodput
-from .._engine.diagnostics.fleet.exporters import Exporter as Exporter
-from .._engine.diagnostics.fleet.goodput import Goodput as Goodput
-from .._engine.metrics import accounts as _accounts
-from .._engine.step import flight_recorder as _recorder
+from .._engine import diagnostics as _diagnostics
+from .._engine import metrics as _metrics
+from .._engine import step as _step
+from .._engine.diagnostics import Exporter as Exporter
+from .._engine.diagnostics import Goodput as Goodput
 
 
 def goodput() -> Goodput:
@@ -28,7 +27,7 @@ def goodput() -> Goodput:
     >>> abs(spent.total - sum(spent.seconds.values())) < 1e-6
     True
     """
-    return _goodput.read()
+    return _diagnostics.read_goodput()
 
 
 def account(name: str) -> AbstractContextManager[None]:
@@ -40,7 +39,7 @@ def account(name: str) -> AbstractContextManager[None]:
     >>> with torch_xla.debug.account("checkpoint"):
     ...     pass
     """
-    return _accounts.spent(name)
+    return _metrics.seconds_spent(name)
 
 
 def serve_prometheus(port: int = 9464, address: str = "127.0.0.1") -> Exporter:
@@ -50,7 +49,7 @@ def serve_prometheus(port: int = 9464, address: str = "127.0.0.1") -> Exporter:
     result has it. Other machines reach the endpoint only if `address` is one of this machine's, such as "0.0.0.0": it
     asks for no password. Needs `prometheus_client`.
     """
-    return _exporters.serve_prometheus(port, address)
+    return _diagnostics.serve_prometheus(port, address)
 
 
 def send_opentelemetry(endpoint: str | None = None, every: float = 60.0, provider: Any = None) -> Exporter:
@@ -60,7 +59,7 @@ def send_opentelemetry(endpoint: str | None = None, every: float = 60.0, provide
     (`OTEL_EXPORTER_OTLP_ENDPOINT`) count. With a `provider` (a `MeterProvider` of yours), the instruments are made
     there. Needs `opentelemetry-sdk` and `opentelemetry-exporter-otlp-proto-http`.
     """
-    return _exporters.send_opentelemetry(endpoint, every, provider)
+    return _diagnostics.send_opentelemetry(endpoint, every, provider)
 
 
 def write_tensorboard(folder: str, every: float = 60.0) -> Exporter:
@@ -68,7 +67,7 @@ def write_tensorboard(folder: str, every: float = 60.0) -> Exporter:
 
     Each process writes into a folder of its own below `folder`. Needs `tensorboard`.
     """
-    return _exporters.write_tensorboard(folder, every)
+    return _diagnostics.write_tensorboard(folder, every)
 
 
 def write_json_lines(path: str, every: float = 60.0) -> Exporter:
@@ -82,7 +81,7 @@ def write_json_lines(path: str, every: float = 60.0) -> Exporter:
     >>> sorted(json.loads((folder / "job.0.jsonl").read_text())["seconds"])
     ['checkpoint', 'communication', 'compile', 'idle', 'input', 'recovery', 'step']
     """
-    return _exporters.write_json_lines(path, every)
+    return _diagnostics.write_json_lines(path, every)
 
 
 def dump_flight_recorder(prefix: str | None = None) -> str:
@@ -98,4 +97,4 @@ def dump_flight_recorder(prefix: str | None = None) -> str:
     >>> pathlib.Path(path).name
     'rank_0'
     """
-    return _recorder.dump(prefix)
+    return _step.dump_flight_record(prefix)

@@ -6,7 +6,9 @@ and the files of several processes can be read together.
 
 from collections.abc import Iterable
 
-from .._engine.diagnostics.logs.host_read_counts import Read, Tally, read_of
+from .._engine.diagnostics import HostRead as Read
+from .._engine.diagnostics import HostReadTally as Tally
+from .._engine.diagnostics import host_read_of as read_of
 
 
 def parse_frame_content(line: str) -> Read:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .._engine.diagnostics.logs import graph_files
+from .._engine import diagnostics
 
 
 def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -22,4 +22,4 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Seq
     >>> name.startswith("loss-") and name.endswith(".text")
     True
     """
-    graph_files.save(save_dir, name, tensors)
+    diagnostics.save_graph(save_dir, name, tensors)

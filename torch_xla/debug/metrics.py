@@ -5,7 +5,7 @@ Begin with `print(metrics_report())`. Counters whose names start with `aten::` a
 
 from collections.abc import Sequence
 
-from .._engine.metrics import counters, renamed_counters, report, samples
+from .._engine import metrics
 
 
 def counter_names() -> list[str]:
@@ -16,7 +16,7 @@ def counter_names() -> list[str]:
     >>> metrics.counter_names()
     []
     """
-    return counters.names()
+    return metrics.counter_names()
 
 
 def counter_value(name: str) -> int | None:
@@ -26,7 +26,7 @@ def counter_value(name: str) -> int | None:
     >>> print(metrics.counter_value("aten::nonzero"))  # no operator of this name ran on the CPU
     None
     """
-    return counters.value_of(renamed_counters.current(name))
+    return metrics.counter_value(metrics.current_counter_name(name))
 
 
 def clear_counters() -> None:
@@ -35,7 +35,7 @@ def clear_counters() -> None:
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_counters()
     """
-    counters.clear()
+    metrics.clear_counters()
 
 
 def metric_names() -> list[str]:
@@ -46,7 +46,7 @@ def metric_names() -> list[str]:
     >>> metrics.metric_names()
     []
     """
-    return list(samples.sampled())
+    return list(metrics.sampled_metrics())
 
 
 def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
@@ -60,7 +60,7 @@ def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]]
     >>> data = metrics.metric_data("CompileTime")
     >>> compiles = data[0] if data else 0
     """
-    data = samples.data_of(renamed_counters.current(name))
+    data = metrics.metric_data(metrics.current_counter_name(name))
     return None if data is None else (data.total_samples, data.accumulator, data.samples)
 
 
@@ -70,7 +70,7 @@ def clear_metrics() -> None:
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_metrics()
     """
-    samples.clear()
+    metrics.clear_metrics()
 
 
 def clear_all() -> None:
@@ -81,8 +81,8 @@ def clear_all() -> None:
     >>> metrics.metrics_report()
     ''
     """
-    counters.clear()
-    samples.clear()
+    metrics.clear_counters()
+    metrics.clear_metrics()
 
 
 def metrics_report() -> str:
@@ -106,7 +106,7 @@ def metrics_report() -> str:
     >>> metrics.metrics_report()
     ''
     """
-    return report.full_report()
+    return metrics.full_report()
 
 
 def short_metrics_report(counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None) -> str:
@@ -117,7 +117,7 @@ def short_metrics_report(counter_names: Sequence[str] | None = None, metric_name
     >>> from torch_xla.debug import metrics
     >>> text = metrics.short_metrics_report(metric_names=["CompileTime"])
     """
-    return report.short_report(counter_names or report.SHORT_COUNTERS, metric_names or report.SHORT_METRICS)
+    return metrics.short_report(counter_names or metrics.SHORT_COUNTERS, metric_names or metrics.SHORT_METRICS)
 
 
 def executed_fallback_ops() -> list[str]:
@@ -131,4 +131,4 @@ def executed_fallback_ops() -> list[str]:
     >>> metrics.executed_fallback_ops()
     []
     """
-    return report.fallback_names()
+    return metrics.fallback_names()

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._engine.metrics import report_comparison
+from .._engine import metrics
 
 DEFAULT_CONFIG = {"base_expression": "v <= v_mean + (v_stddev * 2.0)"}
 
@@ -24,7 +24,7 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]
     >>> compare.parse_metrics_report(report + "Counter: aten::nonzero\\n  Value: 33\\n")
     {'CompileTime__TotalSamples': 2.0, 'CompileTime__Accumulator_sec': 1.5, 'aten::nonzero__Value': 33}
     """
-    return report_comparison.parse_report(report, dehumanize)
+    return metrics.parse_report(report, dehumanize)
 
 
 def get_data_points_from_metrics_reports(metrics_reports: Sequence[str]) -> dict[str, list[float]]:
@@ -37,7 +37,7 @@ def get_data_points_from_metrics_reports(metrics_reports: Sequence[str]) -> dict
     >>> compare.get_data_points_from_metrics_reports(["", "Counter: aten::nonzero\\n  Value: 33\\n"])
     {'aten::nonzero__Value': [0, 33], 'aten_ops_sum__Value': [0, 33]}
     """
-    return report_comparison.data_points(metrics_reports)
+    return metrics.data_points(metrics_reports)
 
 
 def compare_metrics(
@@ -56,4 +56,4 @@ def compare_metrics(
     >>> print(compare.compare_metrics(before, now, {"base_expression": "v <= 2 * v_mean"}), end="")
     UncachedCompile__Value: v <= 2 * v_mean does not hold: v = 40, v_mean = 3, v_stddev = 0, over 5 reports
     """
-    return report_comparison.differences(data_points, metrics_report, config)
+    return metrics.report_differences(data_points, metrics_report, config)

@@ -1,7 +1,6 @@
 """Append the metrics report to a file: what `XLA_METRICS_FILE` does at every step, on demand."""
 
-from .._engine import config
-from .._engine.diagnostics.logs import metrics_report_file
+from .._engine import config, diagnostics
 
 
 def save_metrics(metrics_file: str | None = None) -> None:
@@ -18,4 +17,4 @@ def save_metrics(metrics_file: str | None = None) -> None:
     """
     file = metrics_file or config.metrics_file()
     if file:
-        metrics_report_file.save_report(file)
+        diagnostics.save_metrics_report(file)

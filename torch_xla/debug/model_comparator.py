@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .._engine.diagnostics.values import tensor_snapshots as _snapshots
+from .._engine import diagnostics as _diagnostics
 
 Path = str | os.PathLike[str]
 
@@ -31,7 +31,7 @@ def configure(save_dir: Path | None) -> None:
     >>> import torch_xla.debug.model_comparator as mc
     >>> mc.configure(None)
     """
-    _snapshots.configure(save_dir)
+    _diagnostics.configure_snapshots(save_dir)
 
 
 def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
@@ -47,7 +47,7 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
     ['ones.pt']
     >>> mc.configure(None)
     """
-    _snapshots.save(name, tensor, step)
+    _diagnostics.save_snapshot(name, tensor, step)
 
 
 def compare_tensors(
@@ -60,12 +60,12 @@ def compare_tensors(
       1 of 2 elements differ, by 0.5 at most:
         [1]: 2 and 2.5
     """
-    return _snapshots.compare_tensors(tensor1, tensor2, rtol, atol, max_diffs)
+    return _diagnostics.compare_tensors(tensor1, tensor2, rtol, atol, max_diffs)
 
 
 def tensor_file_compare(path1: Path, path2: Path, rtol: float = 1e-5, atol: float = 1e-8, max_diffs: int = 25) -> str:
     """Return `compare_tensors` of two files that `save()` wrote."""
-    return _snapshots.compare_files(path1, path2, rtol, atol, max_diffs)
+    return _diagnostics.compare_snapshots(path1, path2, rtol, atol, max_diffs)
 
 
 def compare(save_dir1: Path, save_dir2: Path, rtol: float = 1e-5, atol: float = 1e-8, max_diffs: int = 25) -> str:
@@ -82,7 +82,7 @@ def compare(save_dir1: Path, save_dir2: Path, rtol: float = 1e-5, atol: float = 
     ''
     >>> mc.configure(None)
     """
-    return _snapshots.compare_folders(save_dir1, save_dir2, rtol, atol, max_diffs)
+    return _diagnostics.compare_snapshot_folders(save_dir1, save_dir2, rtol, atol, max_diffs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

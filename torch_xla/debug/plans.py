@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._engine.diagnostics.sharding import communication as _traffic
-from .._engine.diagnostics.sharding.communication import Traffic as Traffic
+from .._engine import diagnostics as _diagnostics
+from .._engine import planning as _planning
+from .._engine.diagnostics import Traffic as Traffic
 from .._engine.errors import NotComputed as NotComputed
-from .._engine.planning import step_plan as _plan
-from .._engine.planning.device_specs import DeviceSpec as DeviceSpec
+from .._engine.planning import DeviceSpec as DeviceSpec
+from .._engine.planning import StepPlan as StepPlan
 from .._engine.planning.device_specs import device_specs as device_specs
-from .._engine.planning.step_plan import StepPlan as StepPlan
-from .._engine.runtime.topologies import Topology as Topology
+from .._engine.runtime import Topology as Topology
 
 
 def collectives() -> list[Traffic]:
@@ -25,7 +25,7 @@ def collectives() -> list[Traffic]:
     >>> torch_xla.debug.collectives()
     []
     """
-    return _traffic.found()
+    return _diagnostics.traffic_of_programs()
 
 
 def explain_collectives() -> str:
@@ -41,7 +41,7 @@ def explain_collectives() -> str:
     >>> torch_xla.debug.explain_collectives()
     'no program of several devices was compiled'
     """
-    return _traffic.report()
+    return _diagnostics.traffic_report()
 
 
 def plan(
@@ -87,4 +87,4 @@ def plan(
     >>> model.weight.grad is None
     True
     """
-    return _plan.plan_of(lambda: step(*args), steps, devices, device, topology)
+    return _planning.plan_of(lambda: step(*args), steps, devices, device, topology)

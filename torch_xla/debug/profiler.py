@@ -26,10 +26,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from .._engine.diagnostics.profiles import operator_times as _operator_times
-from .._engine.diagnostics.profiles import profiler as _profiler
-from .._engine.diagnostics.profiles.operator_times import OperatorTimes as OperatorTimes
-from .._engine.processes import identity as _processes
+from .._engine import diagnostics as _diagnostics
+from .._engine import processes as _processes
+from .._engine.diagnostics import OperatorTimes as OperatorTimes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,7 +39,7 @@ def set_tracer_marked_step(value: bool) -> None:
     >>> import torch_xla.debug.profiler as xp
     >>> xp.set_tracer_marked_step(False)
     """
-    _profiler.set_step_ended(value)
+    _diagnostics.set_step_ended(value)
 
 
 def get_tracer_marked_step() -> bool:
@@ -53,7 +52,7 @@ def get_tracer_marked_step() -> bool:
     True
     >>> xp.set_tracer_marked_step(False)
     """
-    return _profiler.step_ended()
+    return _diagnostics.step_ended()
 
 
 def start_server(port: int, only_on_master: bool = True) -> Any:
@@ -68,7 +67,7 @@ def start_server(port: int, only_on_master: bool = True) -> Any:
     """
     if only_on_master and _processes.local_replica_index() != 0:
         return None
-    return _profiler.ProfilerServer(port)
+    return _diagnostics.ProfilerServer(port)
 
 
 def trace(
@@ -98,7 +97,7 @@ def trace(
         "device_tracer_level": device_tracer_level,
         "delay_ms": delay_ms,
     }
-    _profiler.capture(
+    _diagnostics.capture_profile(
         service_addr, os.fspath(logdir), duration_ms, num_tracing_attempts, options, interval_s, timeout_s
     )
 
@@ -114,7 +113,7 @@ def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
     return thread
 
 
-class Trace(_profiler.Trace):
+class Trace(_diagnostics.Trace):
     """A block with a name, for a `with` statement.
 
     Profiles show when the host was in it, and the device's operations that were recorded in it carry the name, as in
@@ -128,7 +127,7 @@ class Trace(_profiler.Trace):
     """
 
 
-class StepTrace(_profiler.StepTrace):
+class StepTrace(_diagnostics.StepTrace):
     """A block that is one step, for a `with` statement: it ends with `torch_xla.sync()`, and profiles count it.
 
     `step_num=...` gives the step its number; without it, steps of the same name are counted. If the block raises, what
@@ -152,7 +151,7 @@ def trace_me(scope: str) -> Callable[[Function], Function]:
     >>> loss_of(torch.ones(2, device="xla")).item()
     1.0
     """
-    return _profiler.traced(scope)
+    return _diagnostics.traced_for_profile(scope)
 
 
 def trace_modules(module: torch.nn.Module, name: str | None = None) -> AbstractContextManager[None]:
@@ -166,7 +165,7 @@ def trace_modules(module: torch.nn.Module, name: str | None = None) -> AbstractC
     >>> with xp.trace_modules(net):
     ...     y = net(torch.ones(1, 2, device="xla"))
     """
-    return _profiler.module_traces(module, type(module).__name__ if name is None else name)
+    return _diagnostics.module_traces(module, type(module).__name__ if name is None else name)
 
 
 def operator_times(log_dir: os.PathLike[str] | str) -> OperatorTimes:
@@ -187,7 +186,7 @@ def operator_times(log_dir: os.PathLike[str] | str) -> OperatorTimes:
     >>> any(row.operator.startswith("square/aten::") for row in xp.operator_times(folder).rows)
     True
     """
-    return _operator_times.operator_times(log_dir)
+    return _diagnostics.operator_times(log_dir)
 
 
 def start_trace(log_dir: os.PathLike[str] | str, python_calls: bool = False) -> None:
@@ -203,7 +202,7 @@ def start_trace(log_dir: os.PathLike[str] | str, python_calls: bool = False) -> 
     2.0
     >>> xp.stop_trace()
     """
-    _profiler.start_trace(log_dir, python_calls)
+    _diagnostics.start_trace(log_dir, python_calls)
 
 
 def stop_trace() -> None:
@@ -214,4 +213,4 @@ def stop_trace() -> None:
     Traceback (most recent call last):
     RuntimeError: No profile started
     """
-    _profiler.stop_trace()
+    _diagnostics.stop_trace()

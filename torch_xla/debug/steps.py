@@ -3,11 +3,8 @@
 import os
 from contextlib import AbstractContextManager
 
-from .._engine.diagnostics.values import bad_value_checks as _checking
-from .._engine.diagnostics.values import capture as _capture
-from .._engine.diagnostics.values import cpu_recomputation as _replay
-from .._engine.diagnostics.values import first_nan as _nan
-from .._engine.diagnostics.values.cpu_recomputation import StepComparison as StepComparison
+from .._engine import diagnostics as _diagnostics
+from .._engine.diagnostics import StepComparison as StepComparison
 from .._engine.errors import NotFinite as NotFinite
 
 
@@ -32,7 +29,7 @@ def find_nan(inf: bool = False) -> AbstractContextManager[None]:
       its result f32[2]: 1 of 2 elements are NaN, the first at [1]
       it read f32[2] from aten::mul at ...: from -2 to 2, -2 at [1]
     """
-    return _nan.searching(inf)
+    return _diagnostics.searching_nan(inf)
 
 
 def check_values() -> AbstractContextManager[None]:
@@ -54,7 +51,7 @@ def check_values() -> AbstractContextManager[None]:
     Traceback (most recent call last):
     IndexError: embedding at ...: `indices` must be from 0 to 9. It is 11 at [2].
     """
-    return _checking.checking()
+    return _diagnostics.checking_values()
 
 
 def capture_step(path: str | os.PathLike[str], every_result: bool = True) -> AbstractContextManager[None]:
@@ -76,7 +73,7 @@ def capture_step(path: str | os.PathLike[str], every_result: bool = True) -> Abs
     >>> torch_xla.debug.replay_step(path).agrees
     True
     """
-    return _capture.capturing(path, every_result)
+    return _diagnostics.capturing_step(path, every_result)
 
 
 def replay_step(path: str | os.PathLike[str], tolerance: float | None = None) -> StepComparison:
@@ -97,4 +94,4 @@ def replay_step(path: str | os.PathLike[str], tolerance: float | None = None) ->
     Traceback (most recent call last):
     FileNotFoundError: [Errno 2] No such file or directory: 'nothing.pt'
     """
-    return _replay.replay(path, tolerance)
+    return _diagnostics.replay_step(path, tolerance)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._engine.pytree.nested import collected
+from .._engine.pytree import collected_tensors as collected
 from .parallel_loader import ParallelLoader
 
 

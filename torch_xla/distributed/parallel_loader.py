@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 
-from .._engine.diagnostics.profiles.profiler import forget_step_ended
-from .._engine.input import device_loader, resumable_loaders
-from .._engine.input.device_loader import PerDeviceQueue as PerDeviceQueue
-from .._engine.step.end_of_step import end_step
-from .._engine.tensor.device import Device, current_index, set_current_index
-from .._engine.tensor.device_names import device_named
+from .._engine import input
+from .._engine.diagnostics import forget_step_ended
+from .._engine.input import PerDeviceQueue as PerDeviceQueue
+from .._engine.step import end_step
+from .._engine.tensor import Device, current_index, device_named, set_current_index
 
 DeviceLike = torch.device | str | int
 
@@ -62,10 +61,10 @@ class PerDeviceLoader:
 
     def __getattr__(self, name: str) -> Any:
         # An iterator of Grain reads and sets its state. So does this one, for the batches that it has given out.
-        if name in resumable_loaders.NAMES and "_loader" in self.__dict__:
+        if name in input.STATE_NAMES and "_loader" in self.__dict__:
             place = self._loader._pipeline.place
             if hasattr(place.source, name):
-                return resumable_loaders.answer(place, name)
+                return input.answer_for_state(place, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def next(self) -> Any:
@@ -83,7 +82,7 @@ class PerDeviceLoader:
             _end_step(self._device)
         try:
             batch = self._loader._pipeline.next_batch(self._device)
-        except device_loader.Exhausted:
+        except input.Exhausted:
             self._exhausted = True
             if self._yielded % self._loader.batches_per_execution:
                 _end_step(self._device)
@@ -146,13 +145,13 @@ class ParallelLoader:
         self._batchdim = batchdim
         self._batches_per_execution = batches_per_execution
         self._input_sharding = input_sharding
-        self._pipeline: device_loader.Pipeline | device_loader.InTurn
-        place = partial(device_loader.place_batch, sharding=input_sharding)
-        if len(self._devices) == 1 and device_loader.tells_its_place(cpu_loader):
-            self._pipeline = device_loader.InTurn(cpu_loader, self._devices[0], place)
+        self._pipeline: input.Pipeline | input.InTurn
+        place = partial(input.place_batch, sharding=input_sharding)
+        if len(self._devices) == 1 and input.tells_its_place(cpu_loader):
+            self._pipeline = input.InTurn(cpu_loader, self._devices[0], place)
         else:
             queues = [PerDeviceQueue(device, loader_prefetch_size, device_prefetch_size) for device in self._devices]
-            self._pipeline = device_loader.Pipeline(cpu_loader, queues, place, host_to_device_transfer_threads)
+            self._pipeline = input.Pipeline(cpu_loader, queues, place, host_to_device_transfer_threads)
         # The threads know the pipeline only, so they do not keep alive what ends them.
         weakref.finalize(self, self._pipeline.close)
 
@@ -182,7 +181,7 @@ class ParallelLoader:
         """
         try:
             return self._pipeline.next_batch(device_named(device))
-        except device_loader.Exhausted:
+        except input.Exhausted:
             return None
 
     def close(self) -> None:
@@ -206,7 +205,7 @@ class ParallelLoader:
 
     def send_cpu_data_to_device(self, batches: Any, device: DeviceLike) -> Any:
         """Return `batches` with every tensor on `device`, and with this loader's `input_sharding`."""
-        return device_loader.place_batch(batches, device_named(device), self._input_sharding)
+        return input.place_batch(batches, device_named(device), self._input_sharding)
 
 
 class MpDeviceLoader:
@@ -239,7 +238,7 @@ class MpDeviceLoader:
         self._parallel_loader_kwargs = kwargs
 
     # The place of the last iteration, for a loader that has a state.
-    _place: resumable_loaders.ReadAhead | None = None
+    _place: input.ReadAhead | None = None
 
     def __iter__(self) -> PerDeviceLoader:
         loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
@@ -253,7 +252,7 @@ class MpDeviceLoader:
         # Copying and unpickling ask for attributes before there is a loader.
         if name == "_loader" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name not in resumable_loaders.NAMES:
+        if name not in input.STATE_NAMES:
             return getattr(self._loader, name)
         place = self._place
         if not hasattr(self._loader, name):
@@ -263,12 +262,12 @@ class MpDeviceLoader:
             )
         if place is None or place.source is not self._loader:
             return getattr(self._loader, name)
-        return resumable_loaders.answer(place, name)
+        return input.answer_for_state(place, name)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is not in the middle of an iteration.
         return {name: value for name, value in self.__dict__.items() if name != "_place"}
 
 
-def _has(place: resumable_loaders.ReadAhead | None, name: str) -> bool:
+def _has(place: input.ReadAhead | None, name: str) -> bool:
     return place is not None and hasattr(place.source, name)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch.distributed
 
+from .._engine import distributed
 from .._engine.compat.names.torch_distributed import OptionsOfBackend
-from .._engine.distributed import init_process_group
-from .._engine.distributed.process_group import XlaGroup
+from .._engine.distributed import XlaGroup
 
 
 class ProcessGroupXla(XlaGroup):
@@ -37,7 +37,7 @@ class ProcessGroupXla(XlaGroup):
             super().__init__("xla", timeout)
 
 
-init_process_group.register(ProcessGroupXla)
+distributed.register_process_group(ProcessGroupXla)
 
 
 def new_xla_process_group(

@@ -11,8 +11,8 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
+from .._engine import distributed
 from .._engine.compat import removed_names
-from .._engine.distributed import process_launch
 
 __getattr__ = removed_names.asked_of(__name__)
 
@@ -53,7 +53,7 @@ def spawn(
     if nprocs == 1:
         fn(0, *args)
         return None
-    return process_launch.start(fn, args, process_launch.checked_count(nprocs), join, daemon, start_method)
+    return distributed.start_process(fn, args, distributed.checked_process_count(nprocs), join, daemon, start_method)
 
 
 def create_optimized_replica_groups() -> list[list[int]] | None:

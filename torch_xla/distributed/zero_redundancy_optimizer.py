@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .._engine.distributed import collectives as exchange
-from .._engine.distributed.fsdp import parameter_shards
-from .._engine.distributed.fsdp.parameter_shards import ShardLayout
+from .._engine import distributed
+from .._engine.distributed import ShardLayout
 from ..core import collectives
 
 Groups = Sequence[Sequence[int]] | None
@@ -85,8 +84,8 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def init_zero(self) -> None:
         """Divide the parameters and create the optimizer of the shards."""
-        among = exchange.groups_of(self._groups)
-        self._among, self._count, self._place = among, exchange.size_of(among), exchange.place_in(among)
+        among = distributed.groups_of(self._groups)
+        self._among, self._count, self._place = among, distributed.group_size(among), distributed.place_in_group(among)
         self._parts: dict[torch.Tensor, torch.nn.Parameter] = {}
         self._layouts: dict[torch.Tensor, ShardLayout] = {}
         for parameter in self._parameters():
@@ -153,7 +152,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._base()
         parameters = list(self._parts)
         own = [self._parts[p].data if self.higher_cc_precision else self._parts[p].data.to(p.dtype) for p in parameters]
-        rows = parameter_shards.gather(own, self._count, self._among, self.bucket_cap_mb_all_gather)
+        rows = distributed.gather_shards(own, self._count, self._among, self.bucket_cap_mb_all_gather)
         for parameter, each in zip(parameters, rows, strict=True):
             parameter.data.copy_(self._layouts[parameter].whole(each))
 
@@ -224,7 +223,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 exchanged = gradient.to(self.optimizer_dtype) if self.higher_cc_precision else gradient
                 rows.append(self._layouts[parameter].rows(exchanged))
                 parts.append(part)
-        own = parameter_shards.reduce_scatter(rows, self._count, self._among, self.bucket_cap_mb_reduce_scatter)
+        own = distributed.reduce_scatter_shards(rows, self._count, self._among, self.bucket_cap_mb_reduce_scatter)
         for part, row in zip(parts, own, strict=True):
             part.grad = row.reshape(part.shape).to(self.optimizer_dtype) / self._count
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from .._engine.step import pending_graph
-from .._engine.transfer import batch_reads
+from .._engine import step, transfer
 
 
 def on_ready_callback(tensor: torch.Tensor, callback: Callable[[torch.Tensor], None]) -> None:
@@ -19,11 +18,11 @@ def on_ready_callback(tensor: torch.Tensor, callback: Callable[[torch.Tensor], N
     >>> ready.wait(10)
     True
     """
-    batch_reads.call_when_ready(pending_graph.on_xla(tensor), lambda: callback(tensor))
+    transfer.call_when_ready(step.on_xla(tensor), lambda: callback(tensor))
 
 
 def on_ready_event(tensor: torch.Tensor) -> threading.Event:
     """Start the computation of `tensor`, and return an event that is set when its value is ready."""
     ready = threading.Event()
-    batch_reads.call_when_ready(pending_graph.on_xla(tensor), ready.set)
+    transfer.call_when_ready(step.on_xla(tensor), ready.set)
     return ready

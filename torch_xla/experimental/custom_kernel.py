@@ -13,14 +13,11 @@ import jax
 import torch
 from torch import Tensor
 
-from .._engine import dtypes
+from .._engine import dtypes, interop, metrics, runtime
 from .._engine.caching.bounded import put_last
 from .._engine.compat import removed_names
 from .._engine.compat.names.torch import constant_in_graphs
-from .._engine.interop import custom_calls, pallas
 from .._engine.lowering.fused_kernels import blockwise_attention
-from .._engine.metrics import counters
-from .._engine.runtime import platform
 from ..core.xla_builder import call_jax
 from ..core.xla_model import XLA_LIB as XLA_LIB
 from .flash_attention import FlashAttention as FlashAttention
@@ -97,7 +94,7 @@ def make_kernel_from_pallas(
     >>> add_tensors(torch.ones(8, device="xla"), torch.ones(8, device="xla")).sum().item()
     16.0
     """
-    slow = pallas.Interpreted(kernel)
+    slow = interop.InterpretedKernel(kernel)
     name = getattr(kernel, "__name__", "pallas")
 
     @functools.wraps(kernel)
@@ -116,7 +113,7 @@ def make_kernel_from_pallas(
 
 @constant_in_graphs
 def _is_interpreted(name: str) -> bool:
-    on_host = platform.device_type() == "CPU"
+    on_host = runtime.type_in_use() == "CPU"
     if on_host:
         warnings.warn(f"the Pallas kernel {name} is interpreted on the CPU, which is slow", stacklevel=3)
     return on_host
@@ -258,7 +255,7 @@ def trace_pallas(
     kinds = tuple((tuple(each.shape), each.dtype) if isinstance(each, Tensor) else each for each in args)
     key = (kernel, kinds, tuple(sorted(kwargs.items()))) if use_cache else None
     if key is not None and key in trace_pallas_arg_to_payload:
-        counters.count("trace_pallas_cache_hit", 1)
+        metrics.count("trace_pallas_cache_hit", 1)
         return trace_pallas_arg_to_payload[key], tensors
     described = [to_jax_shape_dtype_struct(each) for each in tensors]
 
@@ -267,7 +264,7 @@ def trace_pallas(
         filled = [next(rest) if isinstance(a, Tensor) and place not in fixed else a for place, a in enumerate(args)]
         return kernel(*filled, **kwargs)
 
-    payload = custom_calls.configuration(custom_calls.mosaic(of_arrays, described))
+    payload = interop.mosaic_configuration(interop.mosaic_call(of_arrays, described))
     if key is not None:
         put_last(trace_pallas_arg_to_payload, key, payload, _MOST_PAYLOADS)
     return payload, tensors
@@ -277,4 +274,4 @@ def _extract_backend_config(module: Any) -> str | None:
     """Return the configuration of the first `tpu_custom_call` in a module of StableHLO, as JAX's `compiler_ir` gives
     one.
     """
-    return custom_calls.configuration(module)
+    return interop.mosaic_configuration(module)

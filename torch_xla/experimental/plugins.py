@@ -4,9 +4,8 @@ A plugin that JAX finds by itself (a package with an entry point of the group `j
 functions: `PJRT_DEVICE=<its name>` chooses it.
 """
 
-from .._engine import config
-from .._engine.runtime import pjrt_plugins as _plugins
-from .._engine.runtime import platform_selection
+from .._engine import config, runtime
+from .._engine import runtime as _runtime
 from .._XLAC import PjRtPlugin
 
 _dynamic = False
@@ -61,18 +60,18 @@ def use_dynamic_plugins() -> None:
 
 def using_dynamic_plugins() -> bool:
     """Return whether `use_dynamic_plugins` or PJRT_DYNAMIC_PLUGINS asks for plugins, and the device is not a CPU."""
-    return (_dynamic or config.dynamic_plugins()) and platform_selection.device_type() != "CPU"
+    return (_dynamic or config.dynamic_plugins()) and runtime.selected_device_type() != "CPU"
 
 
 def default() -> DevicePlugin:
     """Return the plugin of the device in use. Raises `KeyError` if its platform has no registered plugin."""
-    found: DevicePlugin = _plugins.plugin_of(platform_selection.device_type())
+    found: DevicePlugin = _runtime.plugin_of(runtime.selected_device_type())
     return found
 
 
 def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
     """Register a plugin, so that `PJRT_DEVICE=name` chooses it. Call this before anything uses a device."""
-    _plugins.register(name, device_plugin)
+    _runtime.register_plugin(name, device_plugin)
 
 
 def register_installed_plugins() -> None:
@@ -80,4 +79,4 @@ def register_installed_plugins() -> None:
 
     The package calls this itself if PJRT_DEVICE names an unknown platform.
     """
-    _plugins.register_installed()
+    _runtime.register_installed_plugins()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .._engine.compat.names.torch import address_of, version_of
-from .._engine.tensor.optimization_barrier import delayed
+from .._engine.tensor import delayed_by_barrier as delayed
 from ..distributed import spmd as xs
 from ..distributed.spmd.tensor_sharding import parts_along
 from ..distributed.spmd.xla_sharded_tensor import is_divided

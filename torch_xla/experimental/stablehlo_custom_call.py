@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.interop import custom_calls
+from .._engine import interop
 
 
 def stablehlo_custom_call(
@@ -31,7 +31,7 @@ def stablehlo_custom_call(
     True
     """
     tensors = list(args)
-    found = custom_calls.custom_call(
+    found = interop.custom_call(
         tensors, call_target, output_shapes, output_dtypes, has_side_effect, backend_config, api_version,
         frontend_attributes,
     )  # fmt: skip

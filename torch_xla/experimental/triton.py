@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from .._engine.runtime import platform_selection
+from .._engine import runtime
 
 
 def triton_call(*args: Any, kernel: Any, grid: Any, **settings: Any) -> NoReturn:
@@ -13,7 +13,7 @@ def triton_call(*args: Any, kernel: Any, grid: Any, **settings: Any) -> NoReturn
     Traceback (most recent call last):
     RuntimeError: triton_call(): a kernel in Triton runs on CUDA alone, and the device is CPU. Write it in Pallas ...
     """
-    device = platform_selection.device_type()
+    device = runtime.selected_device_type()
     if device != "CUDA":
         raise RuntimeError(
             f"triton_call(): a kernel in Triton runs on CUDA alone, and the device is {device}. Write it in Pallas "

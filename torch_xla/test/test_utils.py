@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from .._engine.processes import identity
+from .._engine import processes
 from ..core.collectives import is_master_ordinal
 from ..debug import metrics
 
@@ -97,7 +97,7 @@ def print_training_update(
     | Training Device=xla:0/0 Epoch=1 Step=10 Loss=0.25000 Rate=100.00 GlobalRate=90.00 Time=...
     """
     value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
-    shown = [f"Device={device}/{identity.replica_index()}"]
+    shown = [f"Device={device}/{processes.replica_index()}"]
     shown += [f"Epoch={epoch}"] if epoch is not None else []
     shown += [f"Step={step}", f"Loss={value:.5f}", f"Rate={rate:.2f}", f"GlobalRate={global_rate:.2f}"]
     print("| Training", *shown, f"Time={now()}", flush=True)

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from .._engine.step.step_closures import Background
+from .._engine.step import BackgroundClosures as Background
 
 
 class ClosureHandler(ABC):

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .._engine.transfer import dlpack
+from .._engine import transfer
 
 
 def to_dlpack(xla_tensor: torch.Tensor) -> Any:
@@ -20,7 +20,7 @@ def to_dlpack(xla_tensor: torch.Tensor) -> Any:
     >>> torch.utils.dlpack.from_dlpack(to_dlpack(x))
     tensor([2., 2., 2.])
     """
-    return dlpack.export(xla_tensor)
+    return transfer.to_dlpack(xla_tensor)
 
 
 def from_dlpack(ext_tensor: Any) -> torch.Tensor:
@@ -39,4 +39,4 @@ def from_dlpack(ext_tensor: Any) -> torch.Tensor:
     >>> from_dlpack(np.arange(3))
     tensor([0, 1, 2], device='xla:0')
     """
-    return dlpack.adopt(ext_tensor)
+    return transfer.from_dlpack(ext_tensor)

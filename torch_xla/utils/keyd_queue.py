@@ -13,6 +13,6 @@
 (1, 2)
 """
 
-from .._engine.input.closable_queues import KeydQueue as KeydQueue
-from .._engine.input.closable_queues import Queue as Queue
-from .._engine.input.closable_queues import QueueBase as QueueBase
+from .._engine.input import KeydQueue as KeydQueue
+from .._engine.input import Queue as Queue
+from .._engine.input import QueueBase as QueueBase

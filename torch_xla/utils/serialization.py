@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._engine.transfer import tensor_archive
+from .._engine import transfer
 from ..core import xla_model as xm
 
 PathLike = str | os.PathLike[str]
@@ -38,7 +38,7 @@ def save(data: Any, path: PathLike, master_only: bool = True, global_master: boo
     {'weight': tensor([1., 1.]), 'epoch': 3}
     """
     if not master_only or xm.is_master_ordinal(local=not global_master):
-        tensor_archive.write(data, path, TensorReference)
+        transfer.write_archive(data, path, TensorReference)
     xm.rendezvous("torch_xla.utils.serialization.save")
 
 
@@ -56,4 +56,4 @@ def load(path: PathLike, *, weights_only: bool | None = None) -> Any:
     <All keys matched successfully>
     """
     with torch.serialization.safe_globals([TensorReference]):
-        return tensor_archive.read(path, TensorReference, weights_only=weights_only)
+        return transfer.read_archive(path, TensorReference, weights_only=weights_only)

@@ -12,9 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from .._engine import config
-from .._engine.pytree import instances
-from .._engine.pytree.instances import DataWrapper as DataWrapper
+from .._engine import config, pytree
+from .._engine.pytree import DataWrapper as DataWrapper
 
 Print = Callable[..., object]
 
@@ -191,7 +190,7 @@ def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable
     1
     2
     """
-    instances.visit(value, select_fn, fn)
+    pytree.visit(value, select_fn, fn)
 
 
 def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
@@ -201,7 +200,7 @@ def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: 
     >>> for_each_instance_rewrite({"a": [1, "one"], "b": (2,)}, lambda v: isinstance(v, int), lambda v: v * 10)
     {'a': [10, 'one'], 'b': (20,)}
     """
-    return instances.rewrite(value, select_fn, fn)
+    return pytree.rewrite(value, select_fn, fn)
 
 
 def shape(inputs: Any) -> list[int]:

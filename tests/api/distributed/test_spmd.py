@@ -49,7 +49,7 @@ def test_a_mesh_over_slices_has_neighbours_within_a_slice(monkeypatch: pytest.Mo
     with pytest.raises(AssertionError, match="must have an entry for each axis"):
         xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2,))
     # As the devices of two slices are listed that take turns.
-    monkeypatch.setattr(mesh.device_attributes, "slices_of", lambda devices: [[0, 2, 4, 6], [1, 3, 5, 7]])
+    monkeypatch.setattr(mesh.runtime, "slices_of", lambda devices: [[0, 2, 4, 6], [1, 3, 5, 7]])
     found = xs.HybridMesh(ici_mesh_shape=(1, 2, 2), dcn_mesh_shape=(2, 1, 1), axis_names=("data", "fsdp", "tensor"))
     assert found.shape() == OrderedDict(data=2, fsdp=2, tensor=2)
     assert found.get_logical_mesh().tolist() == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]

@@ -1,4 +1,4 @@
 """Caching: tables of bounded size, and interned values. Nothing here depends on the type of the entries.
 
-Doors: every module.
+Doors: bounded, interning, least_recently_used.
 """

@@ -1,4 +1,10 @@
 """Input: load batches on the host and upload them to the devices ahead of their use.
 
-Doors: every module.
+Doors: uneven_batches.
 """
+
+from .closable_queues import KeydQueue, Queue, QueueBase
+from .device_loader import Exhausted, InTurn, PerDeviceQueue, Pipeline, place_batch, tells_its_place
+from .resumable_loaders import NAMES as STATE_NAMES
+from .resumable_loaders import ReadAhead
+from .resumable_loaders import answer as answer_for_state

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..._engine.distributed.collectives import Groups
+from ..._engine.distributed import Groups
 from .utils import dummy_all_reduce as dummy_all_reduce
 
 

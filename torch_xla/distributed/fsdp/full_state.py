@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ..._engine.distributed.fsdp import parameter_shards
-from ..._engine.distributed.fsdp.fsdp_unit import Handle, ShardedUnit
+from ..._engine import distributed
+from ..._engine.distributed import ShardedUnit
+from ..._engine.distributed import UnitHandle as Handle
 from .xla_fully_sharded_data_parallel import XlaFullyShardedDataParallel, clean_name
 
 
@@ -96,7 +97,7 @@ def _names(prefix: str, handle: Handle) -> list[str]:
 
 def _whole(unit: ShardedUnit, handle: Handle, part: torch.Tensor) -> torch.Tensor:
     exchange = unit.exchange
-    return handle.layout.whole(parameter_shards.gather([part], exchange.count, exchange.groups)[0]).cpu()
+    return handle.layout.whole(distributed.gather_shards([part], exchange.count, exchange.groups)[0]).cpu()
 
 
 def _spread(prefix: str, handle: Handle, whole: torch.Tensor, put: Callable[[str, torch.Tensor], None]) -> None:

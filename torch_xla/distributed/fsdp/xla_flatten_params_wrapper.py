@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._engine.distributed.fsdp.fsdp_unit import Handle
+from ..._engine.distributed import UnitHandle as Handle
 
 
 class XlaFlattenParamsWrapper(nn.Module):

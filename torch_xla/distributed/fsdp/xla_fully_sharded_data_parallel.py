@@ -12,12 +12,14 @@ from torch import nn
 
 import torch_xla
 
+from ..._engine import distributed
 from ..._engine.compat.names.torch import buffers_of
-from ..._engine.distributed import collectives as exchange
-from ..._engine.distributed.fsdp.fsdp_unit import Exchange, Manner, ShardedUnit
+from ..._engine.distributed import ShardedUnit, ShardLayout
+from ..._engine.distributed import UnitExchange as Exchange
+from ..._engine.distributed import UnitManner as Manner
 from ..._engine.distributed.fsdp.module_sharding import divide, materialize
-from ..._engine.distributed.fsdp.parameter_shards import ShardLayout
-from ..._engine.pytree.nested import collected, replaced
+from ..._engine.pytree import collected_tensors as collected
+from ..._engine.pytree import with_tensors_replaced as replaced
 from ...core import collectives
 from .dummies import dummy_all_reduce, gather, reduce_scatter
 from .wrap import recursive_wrap
@@ -172,7 +174,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._fsdp_wrapped_module._handles = handles if self.flatten_parameters else ()
         manner = Manner(self.compute_dtype, self.fp32_reduce_scatter)
         manner.before, manner.after = _divisors(self.world_size)
-        talk = Exchange(exchange.groups_of(self.sharding_groups), self.world_size, self.rank)
+        talk = Exchange(distributed.groups_of(self.sharding_groups), self.world_size, self.rank)
         return ShardedUnit(handles, talk, manner, at_end=self._finalize)
 
     def _move_buffers(self, module: nn.Module) -> None:
@@ -387,11 +389,12 @@ def _place(groups: Groups, rank: int | None, size: int | None) -> tuple[int, int
         )
     own_rank = collectives.get_ordinal() if rank is None else rank
     own_size = collectives.xrt_world_size() if size is None else size
-    among = exchange.groups_of(groups)
-    if (exchange.place_in(among), exchange.size_of(among)) != (own_rank, own_size):
+    among = distributed.groups_of(groups)
+    if (distributed.place_in_group(among), distributed.group_size(among)) != (own_rank, own_size):
         raise ValueError(
             f"XlaFullyShardedDataParallel: sharding_rank {own_rank} of sharding_world_size {own_size} is not the place "
-            f"of this process: that is {exchange.place_in(among)} of {exchange.size_of(among)} in groups {groups}"
+            f"of this process: that is {distributed.place_in_group(among)} of {distributed.group_size(among)} in "
+            f"groups {groups}"
         )
     return own_rank, own_size
 

@@ -4,7 +4,7 @@ After `torch_xla.runtime.use_spmd()` one process drives all devices, and a tenso
 devices. You mark tensors, and XLA divides the program.
 """
 
-from ..._engine.ir.op_sharding import ShardingType as ShardingType
+from ..._engine.ir import ShardingType as ShardingType
 from .api import auto_policy as auto_policy
 from .api import xla_distribute_module as xla_distribute_module
 from .api import xla_distribute_tensor as xla_distribute_tensor

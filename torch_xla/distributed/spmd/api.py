@@ -16,9 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
-from ..._engine.distributed import init_process_group, torch_device_mesh
-from ..._engine.planning.sharding_search import automatic
-from ..._engine.sharding import placement
+from ..._engine import distributed as _distributed
+from ..._engine import planning, sharding
 from .device_meshes import distributed, known_on, spec_of, whole
 from .mesh import Mesh, PartitionSpec
 from .xla_sharded_tensor import XLAShardedTensor
@@ -41,7 +40,7 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        placement.use_all_devices()
+        sharding.use_all_devices()
         return func(*args, **kwargs)
 
     return wrapper
@@ -93,8 +92,8 @@ def xla_distribute_tensor(
     `mesh["model"]`, the tensor is replicated along the other axes. The value of a `Partial` tensor is the whole sum,
     and XLA decides where to compute the sum. Raises `ValueError` if tensor, mesh and placements do not fit together.
     """
-    if torch_device_mesh.means_processes():
-        return init_process_group.distribute_tensor(tensor, device_mesh, placements)
+    if _distributed.mesh_means_processes():
+        return _distributed.distribute_tensor(tensor, device_mesh, placements)
     if not tensor.is_leaf:
         raise RuntimeError("distribute_tensor() takes leaf tensors; this one was computed. Use DTensor.from_local.")
     there = unwrap_sharded_tensor(tensor).detach().to("xla")
@@ -115,13 +114,13 @@ def xla_distribute_module(
     parameters of each submodule; other parameters are replicated. `input_fn(module, inputs, mesh)` and
     `output_fn(module, outputs, mesh)` transform inputs and outputs; without the first argument they are deprecated.
     """
-    if torch_device_mesh.means_processes():
-        return init_process_group.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)  # type: ignore[no-any-return]
+    if _distributed.mesh_means_processes():
+        return _distributed.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)  # type: ignore[no-any-return]
     if device_mesh is None:
         raise ValueError("distribute_module(): give the mesh, DeviceMesh('xla', …)")
     if partition_fn is auto_policy:
-        placement.use_all_devices()
-        automatic.turn_on(convert_to_xla_mesh(device_mesh).mesh_shape)
+        sharding.use_all_devices()
+        planning.turn_on_automatic_sharding(convert_to_xla_mesh(device_mesh).mesh_shape)
         module.to("xla")
     for name, inside in module.named_modules():
         if partition_fn is not None:

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._engine.ir.partition_spec import Dims
-from ..._engine.metrics.human_units import duration, size
-from ..._engine.planning.device_specs import DeviceSpec
-from ..._engine.planning.sharding_search import automatic, planned_search
-from ..._engine.planning.sharding_search.search import Found, Trial
+from ..._engine import planning
+from ..._engine.ir import Dims
+from ..._engine.metrics import duration_text as duration
+from ..._engine.metrics import size_text as size
+from ..._engine.planning import DeviceSpec
+from ..._engine.planning import FoundLayout as Found
+from ..._engine.planning import LayoutTrial as Trial
+from ..._engine.planning.sharding_search import automatic
 from .mesh import Mesh, PartitionSpec
 from .xla_sharding import mark_sharding
 
@@ -97,7 +100,7 @@ def find_layout(
     (['bias', 'weight'], (2,), 2)
     """
     shape = tuple(mesh_shape or ())
-    return _layout(planned_search.found(lambda: step(*args), model, shape, devices, device, steps, most_compilations))
+    return _layout(planning.found_layout(lambda: step(*args), model, shape, devices, device, steps, most_compilations))
 
 
 def auto_layout() -> Layout | None:

@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 
-from ..._engine.diagnostics.sharding import sharding_grid
-from ..._engine.runtime import platform_selection
-from ..._engine.sharding.op_shardings import op_sharding_of
-from ..._engine.step import pending_graph
+from ..._engine import diagnostics, runtime, step
+from ..._engine.sharding import op_sharding_of
 
 
 def visualize_sharding(
@@ -35,12 +33,12 @@ def visualize_sharding(
     │   CPU 2    │   CPU 3    │
     └────────────┴────────────┘
     """
-    tables = sharding_grid.tables(sharding_grid.devices_of(sharding), platform_selection.device_type())
+    tables = diagnostics.grid_as_tables(diagnostics.grid_devices(sharding), runtime.selected_device_type())
     columns = len(tables[0][1][0])
     width = min(max(round(12 * scale), min_width), max(max_width // columns - 1, 1))
-    drawn = sharding_grid.text(tables, use_color, width)
+    drawn = diagnostics.grid_as_text(tables, use_color, width)
     if path is not None:
-        Path(path).write_text(sharding_grid.svg(tables))
+        Path(path).write_text(diagnostics.grid_as_svg(tables))
     print(drawn)
     return drawn
 
@@ -66,4 +64,4 @@ def construct_v1_sharding_str(t: torch.Tensor) -> str:
     >>> construct_v1_sharding_str(torch.ones(4, device="xla"))
     '{replicated}'
     """
-    return str(op_sharding_of(pending_graph.on_xla(getattr(t, "global_tensor", t))))
+    return str(op_sharding_of(step.on_xla(getattr(t, "global_tensor", t))))

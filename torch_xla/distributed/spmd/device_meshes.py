@@ -10,14 +10,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from ..._engine import distributed as _distributed
+from ..._engine import processes, runtime, sharding, tensor
 from ..._engine.compat import patch_list
 from ..._engine.compat.names import torch_distributed
 from ..._engine.compat.names.torch import pytree, without_torch_function
-from ..._engine.distributed import torch_device_mesh
-from ..._engine.processes import identity
-from ..._engine.runtime import platform
-from ..._engine.sharding import addressable_shards, placement
-from ..._engine.tensor import sharding_annotations
 from .mesh import Mesh, PartitionSpec
 from .tensor_sharding import dims_over, parts_along, sharding_over
 from .xla_sharded_tensor import XLAShardedTensor, device_mesh_of, found_placements, local_part, redistribution, sharded
@@ -70,7 +67,7 @@ def whole(device_mesh: DeviceMesh) -> Mesh:
 def _device_mesh_of(shape: tuple[int, ...] | None, mesh: Mesh | None) -> DeviceMesh:
     """Return the `DeviceMesh` with the devices of `mesh`, by default with all devices in this shape or in a row."""
     if mesh is None:
-        ids = torch.arange(len(platform.all_devices()))
+        ids = torch.arange(len(runtime.all_devices()))
         return DeviceMesh("xla", ids if shape is None else ids.reshape(shape))
     return DeviceMesh("xla", torch.from_numpy(mesh.get_logical_mesh()), mesh_dim_names=mesh.axis_names)
 
@@ -144,14 +141,14 @@ def redistributed(t: XLAShardedTensor, mesh: DeviceMesh | Mesh, given: Sequence[
     made = mark_sharding_with_gradients(t.shown, grid, spec)
     dims = dims_over("redistribute", made, grid, spec)
     if dims is not None:
-        sharding_annotations.remember(made, sharding_over(made, grid, dims))
+        tensor.remember_sharding(made, sharding_over(made, grid, dims))
     return DistributedTensor(made, grid.mesh_shape, spec).over(grid).on(mesh, placements)
 
 
 def _found(t: XLAShardedTensor) -> tuple[Placement, ...]:
     """Return the placement of a tensor along each axis of its mesh. If XLA decides it, compute the tensor."""
     plain, grid = t.global_tensor, whole(t.device_mesh)
-    lies = placement.planned(plain) if placement.is_known(plain) else placement.sharding_of(plain)
+    lies = sharding.planned_sharding(plain) if sharding.is_sharding_known(plain) else sharding.sharding_of(plain)
     by_dim = [set(axes) for axes in lies.dims] if lies is not None else []
     found: list[Placement] = []
     for axes in axes_of(t.device_mesh):
@@ -178,11 +175,11 @@ def _local_or_global(
     local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
 ) -> Any:
     mesh = device_mesh or torch_distributed.current_mesh()
-    if mesh.device_type != "xla" or torch_device_mesh.means_processes():
+    if mesh.device_type != "xla" or _distributed.mesh_means_processes():
         return _from_local(local_tensor, device_mesh, placements, **options)
     if isinstance(local_tensor, DTensor):
         raise RuntimeError("DTensor.from_local() takes a plain tensor, and this one is distributed: redistribute() it.")
-    if identity.process_count() > 1:
+    if processes.process_count() > 1:
         chosen = _placements("from_local", local_tensor, mesh, placements)
         if local_tensor.requires_grad and local_tensor.device.type == "xla":
             raise NotImplementedError(
@@ -252,9 +249,7 @@ def _held(mesh: DeviceMesh, spec: PartitionSpec) -> tuple[np.ndarray, np.ndarray
     """Return the indices of this process's first part along each dimension, and the number of its parts."""
     # Each part is one element of this.
     units = [1 if axes is None else parts_along(whole(mesh), np.ravel(axes).tolist()) for axes in spec]
-    places = addressable_shards.local_places(
-        mark_sharding(torch.empty(units, device="xla"), whole(mesh), spec).global_tensor
-    )
+    places = sharding.local_places(mark_sharding(torch.empty(units, device="xla"), whole(mesh), spec).global_tensor)
     first = np.min([begin for begin, _ in places], axis=0, initial=max(units, default=0))
     count = np.max([np.add(begin, size) for begin, size in places], axis=0, initial=0) - first
     if len({begin for begin, _ in places}) != count.prod():
@@ -275,11 +270,11 @@ def _of_parts(local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placem
     sizes, start = (np.array(local.shape) // count * number for number in (units, first))
     empty = torch.empty(sizes.tolist(), dtype=local.dtype, device="xla")
     made = distributed("from_local", empty, mesh, placements).global_tensor
-    addressable_shards.load_local_shards(
+    sharding.load_local_shards(
         made,
         [
             local[tuple(slice(b - s, b - s + n) for b, s, n in zip(begin, start.tolist(), size, strict=True))]
-            for begin, size in addressable_shards.local_places(made)
+            for begin, size in sharding.local_places(made)
         ],
     )
     return made
@@ -290,7 +285,7 @@ def own_part(t: torch.Tensor) -> torch.Tensor:
 
     Raises `ValueError` if these shards do not form a block of the tensor.
     """
-    parts = addressable_shards.local_shards(t)
+    parts = sharding.local_shards(t)
     first = [min(part.begin[dim] for part in parts) for dim in range(t.dim())]
     size = [max(part.indices[dim].stop for part in parts) - first[dim] for dim in range(t.dim())]
     if sum({part.begin: part.data.numel() for part in parts}.values()) != np.prod(size, dtype=int):
@@ -336,5 +331,5 @@ def _constructed(function: Any, size: Any, mesh: DeviceMesh, placements: Any, **
 local_part.append(_local)
 patch_list.from_local.put(staticmethod(_local_or_global))
 torch_distributed.give_constructors(
-    lambda mesh: mesh.device_type == "xla" and not torch_device_mesh.means_processes(), _constructed
+    lambda mesh: mesh.device_type == "xla" and not _distributed.mesh_means_processes(), _constructed
 )

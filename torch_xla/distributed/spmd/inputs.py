@@ -2,11 +2,11 @@
 
 import torch
 
+from ..._engine import sharding as _sharding
 from ..._engine.input import uneven_batches
-from ..._engine.processes.identity import process_count
-from ..._engine.sharding import placement
-from ..._engine.tensor.device import Device
-from ..._engine.tensor.storage import wrap
+from ..._engine.processes import process_count
+from ..._engine.tensor import Device
+from ..._engine.tensor import wrap_value as wrap
 from ..._engine.tensor.upload import upload as upload_value
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 from .tensor_sharding import hashable, parts_along
@@ -31,5 +31,5 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
                     f"{parts} parts do not divide. Give every process equal batches (drop_last=True)."
                 )
             uneven_batches.counter.value += 1
-    sharding = placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
+    sharding = _sharding.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
     return wrap(upload_value(t, device, sharding, minibatch))

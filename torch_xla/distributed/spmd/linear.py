@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..._engine.tensor import optimization_barrier
+from ..._engine import tensor
 
 
 class XLAPatchedLinear(torch.autograd.Function):
@@ -84,7 +84,7 @@ def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
 
     def hook(module: torch.nn.Module, grad_input: Any, grad_output: Any) -> Any:
         passed = [None if grad is None else grad.clone() for grad in grad_input]
-        optimization_barrier.put_barrier([grad for grad in passed if grad is not None])
+        tensor.put_barrier([grad for grad in passed if grad is not None])
         return tuple(passed)
 
     m.register_full_backward_hook(hook)

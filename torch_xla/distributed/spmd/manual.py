@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..._engine.ir.sharding import Sharding
-from ..._engine.sharding import manual_regions
-from ..._engine.tensor.storage import value_of
+from ..._engine import sharding as _sharding
+from ..._engine.ir import Sharding
+from ..._engine.tensor import value_of
 from .mesh import Mesh, PartitionSpec, get_global_mesh
 from .tensor_sharding import dims_over, sharding_over
 from .xla_sharded_tensor import XLAShardedTensor
@@ -58,7 +58,7 @@ def disable_manual_sharding(
     if dims is None:
         return XLAShardedTensor(own.view_as(own))
     sharding = sharding_over(own, chosen, dims)
-    expected = manual_regions.size_of_part(size, sharding, value_of(own).device.target)
+    expected = _sharding.size_of_part(size, sharding, value_of(own).device.target)
     if tuple(own.shape) != expected:
         raise ValueError(
             f"disable_manual_sharding(): a part of {list(size)} divided as {partition_spec} over {chosen.mesh_shape} "
@@ -71,7 +71,7 @@ def _mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
     """Give each device its own copy of `t`, in a manual region."""
     whole = t.global_tensor if isinstance(t, XLAShardedTensor) else t
     if value_of(whole).device.spread is not None:
-        manual_regions.make_manual(whole)
+        _sharding.make_manual(whole)
     return XLAShardedTensor(whole)
 
 
@@ -87,12 +87,12 @@ class _Enter(torch.autograd.Function):
     def forward(ctx: Any, whole: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
         """Return the parts."""
         ctx.sharding, ctx.size = sharding, tuple(whole.shape)
-        return manual_regions.enter(whole, sharding)
+        return _sharding.enter_manual(whole, sharding)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
         """Return the gradients of the parts as one tensor. Gradients of copies are summed."""
-        return manual_regions.leave(grad_output, ctx.sharding, ctx.size, is_summed=True), None
+        return _sharding.leave_manual(grad_output, ctx.sharding, ctx.size, is_summed=True), None
 
 
 class _Leave(torch.autograd.Function):
@@ -100,10 +100,10 @@ class _Leave(torch.autograd.Function):
     def forward(ctx: Any, own: torch.Tensor, sharding: Sharding | None, size: tuple[int, ...]) -> torch.Tensor:
         """Return the whole tensor."""
         ctx.sharding = sharding
-        return manual_regions.leave(own, sharding, size)
+        return _sharding.leave_manual(own, sharding, size)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
         """Return the parts of the gradient. Copies share the gradient equally, because `_Enter.backward` sums them."""
-        copies = manual_regions.copies_of(ctx.sharding, grad_output.dim(), value_of(grad_output).device.target)
-        return manual_regions.enter(grad_output / copies if copies > 1 else grad_output, ctx.sharding), None, None
+        copies = _sharding.copies_of_part(ctx.sharding, grad_output.dim(), value_of(grad_output).device.target)
+        return _sharding.enter_manual(grad_output / copies if copies > 1 else grad_output, ctx.sharding), None, None

@@ -9,11 +9,9 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from ..._engine import planning, runtime
 from ..._engine.errors import MeshError
-from ..._engine.ir.op_sharding import OpSharding, tiling
-from ..._engine.ir.partition_spec import Dims, dims_of, literal
-from ..._engine.planning import mesh_in_use
-from ..._engine.runtime import device_attributes, platform
+from ..._engine.ir import Dims, OpSharding, dims_of, literal, tiling
 
 # For each dimension of a tensor: None (not divided), an axis of the mesh by name or index, or a tuple of axes.
 PartitionSpec = tuple[tuple[int | str, ...] | int | str | None, ...]
@@ -53,7 +51,7 @@ class Mesh:
         self.axis_names = None if axis_names is None else tuple(axis_names)
         numbers, names = self.device_ids.tolist(), self.axis_names
         self._op_shardings: dict[Dims, OpSharding] = {}
-        mesh_in_use.note_made(self)
+        planning.note_mesh(self)
         self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
 
     def size(self) -> int:
@@ -177,7 +175,7 @@ class HybridMesh(Mesh):
         super().__init__(grid.transpose(order).reshape(-1), whole, axis_names)
 
     def _slices(self, count: int) -> list[list[int]]:
-        found = device_attributes.slices_of(platform.all_devices())
+        found = runtime.slices_of(runtime.all_devices())
         size = prod(self.ici_mesh_shape)
         if len(found) != count or any(len(each) != size for each in found):
             raise MeshError(
@@ -197,12 +195,12 @@ def set_global_mesh(mesh: Mesh | None) -> None:
     """
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"set_global_mesh(): expected a Mesh, or None, not {type(mesh).__name__}")
-    mesh_in_use.set_default(mesh)
+    planning.set_default_mesh(mesh)
 
 
 def get_global_mesh() -> Mesh | None:
     """Return the mesh of `set_global_mesh`; `None` if there is none."""
-    return cast("Mesh | None", mesh_in_use.default())
+    return cast("Mesh | None", planning.default_mesh())
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
@@ -212,13 +210,13 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     >>> xs.get_1d_mesh("data").axis_names
     ('data',)
     """
-    count = len(platform.all_devices())
+    count = len(runtime.all_devices())
     return Mesh(np.arange(count), (count,), None if axis_name is None else (axis_name,))
 
 
 def devices_of_program(name: str, mesh: Mesh) -> tuple[jax.Device, ...]:
     """Return the devices of the program. Raise `ValueError` for the caller, `name`, if the mesh has another number."""
-    there = platform.all_devices()
+    there = runtime.all_devices()
     if mesh.size() != len(there):
         raise MeshError(
             f"{name}(): the mesh {mesh.mesh_shape} has {mesh.size()} devices, and this program has {len(there)}. "

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
+from ..._engine import runtime, sharding
 from ..._engine.errors import MeshError
-from ..._engine.ir.partition_spec import Dims
-from ..._engine.ir.sharding import Sharding
-from ..._engine.runtime import platform
-from ..._engine.sharding import placement
-from ..._engine.tensor.storage import value_of
+from ..._engine.ir import Dims, Sharding
+from ..._engine.tensor import value_of
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 
 
@@ -29,7 +27,7 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
     dims = axes_of(name, mesh, hashable(partition_spec))
     if mesh.size() == 1 and value_of(t).device.spread is None:
         return None
-    if value_of(t).device.spread is None and len(platform.all_devices()) == mesh.size():
+    if value_of(t).device.spread is None and len(runtime.all_devices()) == mesh.size():
         raise RuntimeError(
             f"{name}(): the mesh has {mesh.size()} devices, and each of them is an ordinal of its own now. Call "
             f"torch_xla.runtime.use_spmd() first."
@@ -59,7 +57,7 @@ def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:
     """Return the engine's sharding of `t` by the axes `dims`."""
     mesh.op_sharding_along(dims)  # counted as PyTorch/XLA counts it
     device = value_of(t).device
-    return placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
+    return sharding.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
 
 
 def hashable(partition_spec: PartitionSpec) -> PartitionSpec:

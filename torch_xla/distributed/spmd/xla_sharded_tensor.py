@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from ..._engine import sharding
 from ..._engine.compat.names import torch as private
 from ..._engine.compat.names import torch_checkpoint as checkpointing
 from ..._engine.compat.names import torch_distributed as distributed
-from ..._engine.ir.op_sharding import ShardingType
-from ..._engine.ir.partition_spec import dims_of
-from ..._engine.processes.identity import process_count
-from ..._engine.sharding import addressable_shards, placement
-from ..._engine.sharding.op_shardings import op_sharding_of, text_of
+from ..._engine.ir import ShardingType, dims_of
+from ..._engine.processes import process_count
+from ..._engine.sharding import op_sharding_of
+from ..._engine.sharding import sharding_text as text_of
 
 
 @dataclass
@@ -141,7 +141,7 @@ class XLAShardedTensor(DTensor):
     @property
     def local_shards(self) -> list[XLAShard]:
         """Return the shard of each device of this process, copied to the CPU. Waits for the devices."""
-        found = addressable_shards.local_shards(self.global_tensor)
+        found = sharding.local_shards(self.global_tensor)
         whole = self.sharding_type is ShardingType.REPLICATED
         return [
             XLAShard(part.padded, ... if whole else list(part.indices), part.device, part.replica) for part in found
@@ -152,7 +152,7 @@ class XLAShardedTensor(DTensor):
 
         The `unpadded_data` of each shard is written. Raises `RuntimeError` for another number, dtype or shape.
         """
-        addressable_shards.load_local_shards(self.global_tensor, [_unpadded(shard) for shard in shards_])
+        sharding.load_local_shards(self.global_tensor, [_unpadded(shard) for shard in shards_])
 
     @property
     def sharding_spec(self) -> str:
@@ -316,4 +316,4 @@ def _unpadded(shard: XLAShard) -> torch.Tensor:
 
 def is_divided(t: torch.Tensor) -> bool:
     """Return whether the devices of the program have different shards of `t`, as far as this is known yet."""
-    return placement.planned(t) is not None
+    return sharding.planned_sharding(t) is not None

@@ -5,15 +5,13 @@ from typing import Any
 
 import torch
 
+from ..._engine import sharding
 from ..._engine.compat.names import torch as private
 from ..._engine.compat.names.torch import pytree
-from ..._engine.ir.op_sharding import ShardingType as ShardingType
-from ..._engine.ir.op_sharding import XlaShardingSpec
-from ..._engine.ir.sharding import Sharding
+from ..._engine.ir import Sharding, XlaShardingSpec
+from ..._engine.ir import ShardingType as ShardingType
 from ..._engine.lowering.xla_ops.mark_sharding import aot_mark_sharding_fake as aot_mark_sharding_fake
-from ..._engine.sharding import placement
-from ..._engine.tensor.device import Device, device_for
-from ..._engine.tensor.storage import value_of
+from ..._engine.tensor import Device, device_for, value_of
 from .inputs import upload
 from .linear import EinsumLinear as EinsumLinear
 from .linear import XLAPatchedLinear as XLAPatchedLinear
@@ -65,7 +63,7 @@ def mark_sharding(
         return _traced("mark_sharding", whole, mesh, partition_spec)  # type: ignore[return-value]
     sharded = _sharding("mark_sharding", whole, mesh, partition_spec)
     if sharded is not _ALONE:
-        placement.mark(whole, sharded)
+        sharding.mark_sharding(whole, sharded)
     return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh)
 
 
@@ -100,7 +98,7 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Partit
     whole = unwrap_sharded_tensor(t)
     sharded = _sharding("annotate_custom_sharding", whole, mesh, partition_spec)
     if sharded is not _ALONE:
-        placement.annotate(whole, sharded)
+        sharding.annotate_sharding(whole, sharded)
     return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh)
 
 
@@ -129,7 +127,7 @@ def _constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> 
     if _is_traced():
         return _traced("mark_sharding_with_gradients", t, mesh, partition_spec)
     sharded = _sharding("mark_sharding_with_gradients", t, mesh, partition_spec)
-    return t.view_as(t) if sharded is _ALONE else placement.constrained(t, sharded)
+    return t.view_as(t) if sharded is _ALONE else sharding.constrained_to_sharding(t, sharded)
 
 
 def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
@@ -157,7 +155,7 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """
     whole = unwrap_sharded_tensor(t)
     if whole.device.type == "xla" and value_of(whole).device.spread is not None:
-        placement.clear(whole)
+        sharding.clear_sharding(whole)
     return whole
 
 
@@ -217,8 +215,8 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
         raise ValueError(f"shard_as(): the two structures differ: {form} and {other}")
     made = []
     for one, two in zip(first, second, strict=True):
-        known = placement.planned(unwrap_sharded_tensor(one))
-        made.append(two if known is None else placement.constrained(unwrap_sharded_tensor(two), known))
+        known = sharding.planned_sharding(unwrap_sharded_tensor(one))
+        made.append(two if known is None else sharding.constrained_to_sharding(unwrap_sharded_tensor(two), known))
     return a, pytree.tree_unflatten(made, other)
 
 

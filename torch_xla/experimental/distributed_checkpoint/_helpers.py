@@ -7,12 +7,12 @@ import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
+from ..._engine import sharding
 from ..._engine.compat.names.torch_checkpoint import dedup_save_plans
 from ..._engine.compat.names.torch_checkpoint import flatten_state_dict as flatten_state_dict
 from ..._engine.compat.names.torch_checkpoint import narrow_tensor_by_index as narrow_tensor_by_index
 from ..._engine.compat.names.torch_checkpoint import set_element as set_element
-from ..._engine.pytree.nested import replaced
-from ..._engine.sharding import addressable_shards
+from ..._engine.pytree import with_tensors_replaced as replaced
 from ...distributed import spmd as xs
 from ...distributed.spmd.xla_sharded_tensor import is_divided
 
@@ -84,21 +84,21 @@ def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
-    own = addressable_shards.local_shards(tensor.detach(), replicas=False)
+    own = sharding.local_shards(tensor.detach(), replicas=False)
     found = {shard.begin: shard.data for shard in own if shard.data.numel() or not tensor.numel()}
     return _CpuShards(found, tensor.shape, tensor.dtype)
 
 
 def _parts_to_load(tensor: torch.Tensor) -> _CpuShards:
     """Allocate memory for this process's shards of a tensor, without reading values."""
-    places = addressable_shards.local_places(tensor)
+    places = sharding.local_places(tensor)
     wanted = [(begin, size) for begin, size in places if 0 not in size or not tensor.numel()]
     found = {begin: torch.empty(size, dtype=tensor.dtype) for begin, size in wanted}
     return _CpuShards(found, tensor.shape, tensor.dtype)
 
 
 def _load(tensor: torch.Tensor, parts: _CpuShards) -> None:
-    places = addressable_shards.local_places(tensor)
+    places = sharding.local_places(tensor)
     nothing = torch.empty(0, dtype=tensor.dtype)
     own = [parts.shards[begin] if begin in parts.shards else nothing.view(size) for begin, size in places]
-    addressable_shards.load_local_shards(tensor, own)
+    sharding.load_local_shards(tensor, own)

@@ -13,10 +13,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
+from ..._engine import metrics, processes
 from ..._engine.atomic import lock
-from ..._engine.metrics import accounts
-from ..._engine.processes import preemption
-from ..._engine.processes.identity import process_count, process_index
+from ..._engine.processes import process_count, process_index
 from ._helpers import _sharded_cpu_state_dict
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
 
@@ -79,7 +78,7 @@ class CheckpointManager:
         self._pending: deque[Future[None]] = deque()
         self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
         if chkpt_on_preemption:
-            preemption.activate()
+            processes.activate_preemption()
         self.base_path.mkdir(parents=True, exist_ok=True)
 
     def should_save(self, step: int) -> bool:
@@ -92,7 +91,7 @@ class CheckpointManager:
         """Save a state dict if `should_save(step)` or `force`, and return whether it was saved, when it is complete."""
         if not (force or self.should_save(step)):
             return False
-        with accounts.Spent(accounts.CHECKPOINT):
+        with metrics.SecondsSpent(metrics.CHECKPOINT):
             self.join()
             self._save(step, _sharded_cpu_state_dict(state_dict))
         return True
@@ -104,7 +103,7 @@ class CheckpointManager:
         """
         if not (force or self.should_save(step)):
             return False
-        with accounts.Spent(accounts.CHECKPOINT):
+        with metrics.SecondsSpent(metrics.CHECKPOINT):
             self._finish(self._most_pending - 1)
             copied = _sharded_cpu_state_dict(state_dict)
         if self._worker is None:
@@ -123,7 +122,7 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager: there is no complete checkpoint of step {step}; {self.all_steps()}")
         reader = FileSystemReader(self._folder(step))
         options = {"process_group": self._group, "no_dist": _is_alone()}
-        with accounts.Spent(accounts.RECOVERY), _quietly():
+        with metrics.SecondsSpent(metrics.RECOVERY), _quietly():
             dcp.load(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), **options)
 
     def all_steps(self) -> list[int]:
@@ -137,7 +136,7 @@ class CheckpointManager:
 
     def join(self) -> None:
         """Wait until every checkpoint of `save_async` is complete, and raise the error of a failed one."""
-        with accounts.Spent(accounts.CHECKPOINT):
+        with metrics.SecondsSpent(metrics.CHECKPOINT):
             self._finish(0)
 
     def _finish(self, left: int) -> None:
@@ -151,7 +150,7 @@ class CheckpointManager:
         All processes agree on the first step for which it returns true, so every process must call this with the same
         steps. SIGTERM does not end a process then. Raises `RuntimeError` if `chkpt_on_preemption` is not set.
         """
-        return preemption.is_reached(step)
+        return processes.is_preemption_reached(step)
 
     def _folder(self, step: int) -> Path:
         return self.base_path / str(step)

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..._engine.sharding import placement
-from ..._engine.step.sync import sync_device
-from ..._engine.tensor.storage import value_of
+from ..._engine import sharding as _sharding
+from ..._engine.step import sync_device
+from ..._engine.tensor import value_of
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -42,10 +42,10 @@ def _lie_as(parameter: torch.Tensor, state: dict[str, Any]) -> None:
 
     The sharding must be set, because the state was computed from the parameter before it was written back.
     """
-    sharding = placement.planned(parameter) if parameter.device.type == "xla" else None
+    sharding = _sharding.planned_sharding(parameter) if parameter.device.type == "xla" else None
     for each in state.values() if sharding is not None else ():
         if isinstance(each, torch.Tensor) and each.device == parameter.device and each.shape == parameter.shape:
-            placement.place(each, sharding)
+            _sharding.place_by_sharding(each, sharding)
 
 
 def _begin_again(state: dict[str, Any]) -> None:
