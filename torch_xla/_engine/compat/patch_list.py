@@ -254,22 +254,19 @@ accelerator = _each(
             "_accelerator_getAccelerator _accelerator_getDeviceIndex"
         ),
         _TORCH_ACCELERATOR + "::test_another_accelerator_answers_for_itself": (
-            "_accelerator_setDeviceIndex _accelerator_exchangeDevice _accelerator_synchronizeDevice "
-            "_accelerator_getStream"
+            "_accelerator_setDeviceIndex _accelerator_synchronizeDevice _accelerator_getStream"
         ),
-        UNSEEN: (
-            "_accelerator_maybeExchangeDevice _accelerator_setStream _accelerator_isAllocatorInitialized "
-            "_accelerator_emptyCache _accelerator_getDeviceStats _accelerator_getMemoryInfo "
-            "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats "
+        _TORCH_ACCELERATOR + "::test_a_question_in_cpp_goes_to_the_other_accelerator": (
+            "_accelerator_exchangeDevice _accelerator_maybeExchangeDevice _accelerator_setStream "
+            "_accelerator_isAllocatorInitialized _accelerator_emptyCache _accelerator_getDeviceStats "
+            "_accelerator_getMemoryInfo _accelerator_resetPeakStats _accelerator_resetAccumulatedStats "
+            "_accelerator_hooks_get_current_device _accelerator_hooks_set_current_device "
             "_accelerator_hooks_exchange_device _accelerator_hooks_maybe_exchange_device"
         ),
         _DEVICE_HOOKS + "::test_a_size_that_depends_on_data_ends_no_process_while_a_graph_is_traced": (
             "_accelerator_getDeviceCapability"
         ),
         _TORCH_ACCELERATOR + "::test_the_hooks_answer_for_xla_in_use": "_accelerator_hooks_device_count",
-        _TORCH_ACCELERATOR + "::test_pinned_memory_and_the_hooks_are_asked_of_another_accelerator": (
-            "_accelerator_hooks_get_current_device _accelerator_hooks_set_current_device"
-        ),
     },
 )
 empty_host_cache = Patch(

@@ -14,6 +14,7 @@ class Native:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.is_available = lambda: True
+        self.memory = self
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.calls.append((name, *arguments))
@@ -49,15 +50,32 @@ def test_another_accelerator_answers_for_itself(native: Native) -> None:
     torch.accelerator.synchronize(0)
     torch.accelerator.current_stream(0)
     torch.accelerator.set_device_index(1)
-    torch._C._accelerator_exchangeDevice(2)
-    torch._C._accelerator_emptyCache()
-    assert native.calls == [
-        ("synchronize", 0),
-        ("current_stream", 0),
-        ("set_device", 1),
-        ("_exchange_device", 2),
-        ("empty_cache",),
-    ]
+    assert native.calls == [("synchronize", 0), ("current_stream", 0), ("set_device", 1)]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "call"),
+    [
+        ("exchangeDevice", (2,), ("_exchange_device", 2)),
+        ("maybeExchangeDevice", (2,), ("_maybe_exchange_device", 2)),
+        ("setStream", ("a stream",), ("set_stream", "a stream")),
+        ("isAllocatorInitialized", (), ("is_initialized",)),
+        ("emptyCache", (), ("empty_cache",)),
+        ("getDeviceStats", (0,), ("memory_stats_as_nested_dict", 0)),
+        ("getMemoryInfo", (0,), ("mem_get_info", 0)),
+        ("resetPeakStats", (0,), ("reset_peak_memory_stats", 0)),
+        ("resetAccumulatedStats", (0,), ("reset_accumulated_memory_stats", 0)),
+        ("hooks_get_current_device", (), ("current_device",)),
+        ("hooks_set_current_device", (1,), ("set_device", 1)),
+        ("hooks_exchange_device", (2,), ("_exchange_device", 2)),
+        ("hooks_maybe_exchange_device", (2,), ("_maybe_exchange_device", 2)),
+    ],
+)
+def test_a_question_in_cpp_goes_to_the_other_accelerator(
+    native: Native, function: str, arguments: tuple[Any, ...], call: tuple[Any, ...]
+) -> None:
+    getattr(torch._C, f"_accelerator_{function}")(*arguments)
+    assert native.calls == [call]
 
 
 def test_one_that_the_machine_lacks_is_not_where_tensors_go(native: Native) -> None:
@@ -82,12 +100,10 @@ def test_who_names_the_platform_means_to_use_it(native: Native, monkeypatch: pyt
     assert torch.accelerator.current_accelerator() == torch.device("xla")
 
 
-def test_pinned_memory_and_the_hooks_are_asked_of_another_accelerator(native: Native) -> None:
-    if hasattr(torch.accelerator, "empty_host_cache"):  # new in PyTorch 2.12
-        torch.accelerator.empty_host_cache()
-    torch._C._accelerator_hooks_set_current_device(1)
-    torch._C._accelerator_hooks_get_current_device()
-    assert native.calls == [("set_device", 1), ("current_device",)]
+@pytest.mark.skipif(not hasattr(torch.accelerator, "empty_host_cache"), reason="new in PyTorch 2.12")
+def test_another_accelerator_that_is_not_in_the_machine_has_no_pinned_memory(native: Native) -> None:
+    torch.accelerator.empty_host_cache()
+    assert native.calls == []
 
 
 def test_the_hooks_answer_for_xla_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
