@@ -1,5 +1,6 @@
 """Devices by all the names that programs use."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,10 @@ assert xr.global_device_count() == xr.local_device_count() == 3 and xr.world_siz
 assert [a["name"] for a in xr.global_runtime_device_attributes()] == torch_xla.real_devices()
 assert xm.xla_device(1) == torch.device("xla:1") == torch_xla.device()
 x = torch.ones(2, device="xla") * 2
-assert x.device.index == 1
+assert x.device.index == torch.ones(2).to("xla").device.index == 1
+leaf = torch.ones(2, device="xla:2", requires_grad=True)
+(leaf * leaf).sum().backward()
+assert leaf.grad.tolist() == [2, 2] and leaf.grad.device.index == 2
 torch_xla.sync()
 assert not torch_xla._XLAC._check_tensor_need_materialization([x])[0]
 assert xm.is_master_ordinal() and xr.global_ordinal() == 0
@@ -89,7 +93,7 @@ assert [t.tolist() for t in saved] == [[2, 2], [3, 3]]
 assert xm.get_memory_info("xla:2")["bytes_used"] >= 8
 print("done")
 """
-    environment = {"PATH": "/usr/bin:/bin", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "3"}
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "3"}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
     )

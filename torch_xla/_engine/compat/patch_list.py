@@ -241,8 +241,9 @@ default_dtype = _each(
     why="A recorded call may depend on the default dtype, and reading it at every call would cost more.",
     until="PyTorch tells listeners of a change of the default dtype.",
     tests={
-        _TORCH_PATCHES + "::test_a_change_of_the_default_dtype_is_noted": "_set_default_dtype",
-        UNSEEN: "_set_default_tensor_type",
+        _TORCH_PATCHES + "::test_a_change_of_the_default_dtype_is_noted": (
+            "_set_default_dtype _set_default_tensor_type"
+        ),
     },
 )
 accelerator = _each(
@@ -274,7 +275,7 @@ empty_host_cache = Patch(
     since="2.12",
     why="PyTorch calls the allocator of pinned memory where the backend has none: the process would crash.",
     until="PyTorch looks whether there is an allocator.",
-    test=UNSEEN,
+    test="api/test_device_interface.py::test_the_caches_of_the_accelerator_can_be_emptied",
 )
 accelerator_or_host, data_parallel_type = _each(
     "torch",
@@ -282,7 +283,9 @@ accelerator_or_host, data_parallel_type = _each(
     until="A backend in Python is the accelerator from its first use on.",
     tests={
         _TORCH_ACCELERATOR + "::test_without_another_accelerator_there_is_none": "_C._get_accelerator",
-        UNSEEN: "nn.parallel.data_parallel._get_available_device_type",
+        "api/test_unused.py::test_data_parallel_calls_a_module_as_it_is": (
+            "nn.parallel.data_parallel._get_available_device_type"
+        ),
     },
 ).values()
 is_to_be_initialised = Patch(
@@ -296,7 +299,7 @@ device_hint = Patch(
     "torch._meta_registrations.device_hint",
     why="Meta kernels describe CUDA's results where they differ from the CPU's.",
     until="A backend can say whose results its own are like.",
-    test=UNSEEN,
+    test=_TORCH + "::test_meta_kernels_describe_the_cpu_where_they_are_asked_to_and_nested",
 )
 hooks_of_nodes = Patch(
     "torch.autograd.function._HookMixin._register_hook",
@@ -322,7 +325,10 @@ enter_dual_level, exit_dual_level = _each(
     why="Composite operators with a rule have no forward-mode derivative: they are decomposed while one is computed.",
     until="A composite operator may have a kernel and keep its derivatives.",
     tests={
-        UNSEEN: "enter_dual_level exit_dual_level",
+        "engine/dispatch/ops/test_whole_composites.py"
+        "::test_a_linear_layer_is_composed_while_its_tangent_is_computed_and_whole_afterwards": (
+            "enter_dual_level exit_dual_level"
+        ),
     },
 ).values()
 compile = Patch(
@@ -354,7 +360,9 @@ wrap_for_grad, wrap_for_vmap = _each(
     why="In the body of a loop, transforms of `torch.func` must wrap the replacement of a captured tensor.",
     until="A mode sees the arguments of a transform.",
     tests={
-        UNSEEN: "eager_transforms._wrap_tensor_for_grad vmap._add_batch_dim",
+        "engine/compiled/loops/test_nested_loops.py::test_a_transform_is_given_the_substitute": (
+            "eager_transforms._wrap_tensor_for_grad vmap._add_batch_dim"
+        ),
     },
 ).values()
 mesh_init, mesh_group, mesh_local_rank, mesh_rank = _each(
@@ -444,14 +452,14 @@ WRITTEN = [
         what="the method `deviceCount` of our device guard in C++",
         why="The guard of a backend in Python reports one device: nothing on `xla:1` could be differentiated.",
         until="A guard in Python can answer for several ordinals.",
-        test=UNSEEN,
+        test="api/test_devices.py::test_several_devices_in_one_process",
     ),
     Written(
         "abi.device_guard.answer_for_current_device",
         what="the methods `getDevice` and `exchangeDevice` of our device guard",
         why='The guard reports ordinal 0: `.to("xla")` would ignore the ordinal that a thread has chosen.',
         until="A guard in Python can answer for several ordinals.",
-        test=UNSEEN,
+        test="api/test_devices.py::test_several_devices_in_one_process",
     ),
     Written(
         "abi.device_guard.let_exceptions_pass",

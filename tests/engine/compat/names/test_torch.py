@@ -47,19 +47,20 @@ def test_a_level_of_tangents_is_passed_by_too() -> None:
 
 
 def test_meta_kernels_describe_the_cpu_where_they_are_asked_to_and_nested() -> None:
+    device_hint = torch._meta_registrations.device_hint
     meta, host = torch.empty(1, device="meta"), torch.empty(1)
-    usual = private._device_hint(meta)
+    usual = device_hint(meta)
     with private.meta_kernels_for_the_cpu(True):
-        assert private._device_hint(meta) == "cpu" != usual
+        assert device_hint(meta) == "cpu" != usual
         with private.meta_kernels_for_the_cpu(False):
-            assert private._device_hint(meta) == usual
-        assert private._device_hint(meta) == "cpu"
+            assert device_hint(meta) == usual
+        assert device_hint(meta) == "cpu"
         others: list[str] = []
-        thread = threading.Thread(target=lambda: others.append(private._device_hint(meta)))
+        thread = threading.Thread(target=lambda: others.append(device_hint(meta)))
         thread.start()
         thread.join()
         assert others == [usual]
-    assert private._device_hint(meta) == usual and private._device_hint(host) == "cpu"
+    assert device_hint(meta) == usual and device_hint(host) == "cpu"
 
 
 def test_a_tensor_behind_a_python_object_is_exchanged_with_its_hooks() -> None:

@@ -57,6 +57,13 @@ def test_a_whole_is_one_operation_and_part_of_what_is_traced_around_it() -> None
     assert graph(x).tolist() == [3, 5]
 
 
+def test_a_transform_is_given_the_substitute() -> None:
+    given, instead = on_xla(1.0, 2.0), on_xla(3.0, 4.0)
+    with Substitution(lambda each: instead if each is given else each):
+        assert torch.vmap(lambda x: x * 2)(given).tolist() == [6, 8]
+        assert torch.func.grad(lambda x: (x * x).sum())(given).tolist() == [6, 8]
+
+
 def test_transforms_are_pytorchs_own_outside_of_bodies() -> None:
     """Dynamo traces PyTorch's functions, and would refuse ours."""
     x = on_xla(1, 2)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 
+import torch_xla
 from tests.support.twins import check_same
 from torch_xla._engine.compat.names import torch as private
 from torch_xla._engine.dispatch.ops import whole_composites
@@ -67,3 +69,17 @@ def test_its_gradients_can_be_differentiated_again(sizes: tuple[Any, ...], dtype
             program("xla")
         return
     check_same(program, strides=len(sizes[1]) > 1 and 0 not in sizes[0])
+
+
+# PyTorch scripts its formulas of tangents.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_a_linear_layer_is_composed_while_its_tangent_is_computed_and_whole_afterwards() -> None:
+    def program(d: str) -> Any:
+        x, weight = torch.arange(6.0).view(2, 3).to(d), torch.arange(12.0).view(4, 3).to(d)
+        with forward_ad.dual_level():
+            result = torch.nn.functional.linear(forward_ad.make_dual(x, torch.ones_like(x)), weight)
+            return forward_ad.unpack_dual(result).tangent
+
+    check_same(program)
+    x, weight = torch.ones(2, 3).to("xla"), torch.ones(4, 3).to("xla")
+    assert "aten::linear(" in torch_xla._XLAC._get_xla_tensors_text([torch.nn.functional.linear(x, weight)])

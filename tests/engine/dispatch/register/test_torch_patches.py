@@ -3,6 +3,8 @@
 import threading
 from typing import Any
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -132,8 +134,10 @@ def test_a_custom_operator_for_xla() -> None:
     assert thrice(torch.ones(2, device="xla")).tolist() == [3.0, 3.0]
 
 
-def test_a_change_of_the_default_dtype_is_noted() -> None:
-    torch.set_default_dtype(torch.float64)
+@pytest.mark.filterwarnings("ignore:.*set_default_tensor_type:FutureWarning", "ignore:.*set_default_tensor_type:UserWarning")
+@pytest.mark.parametrize("change", [torch.set_default_dtype, torch.set_default_tensor_type])
+def test_a_change_of_the_default_dtype_is_noted(change: Callable[..., None]) -> None:
+    change(torch.float64 if change is torch.set_default_dtype else torch.DoubleTensor)
     try:
         assert recording_kernel._default_dtype is torch.float64
     finally:
