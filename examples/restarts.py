@@ -34,7 +34,7 @@ def part(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Writes a checkpoint as a whole or not at all: whoever is lost meanwhile leaves the one before."""
+    """Writes a checkpoint as a whole or not at all: a process that is lost meanwhile leaves the previous one."""
     state: dict[str, Any] = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     xm.save(state, f"{path}.new")
     if xm.is_master_ordinal(local=False):

@@ -23,7 +23,7 @@ from torch_xla._engine.metrics import counters, samples
 from torch_xla._engine.processes import spmd_mode
 from torch_xla.experimental import eager_mode, is_eager_mode
 
-# The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
+# The platform is the choice of the person who runs the tests; XLA_FLAGS counts only before the first device exists.
 KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
 
 # Fixtures of a whole module run before those of a test.

@@ -19,7 +19,7 @@ def test_what_is_raised_in_a_line_of_ours_is_lost() -> None:
     assert len(found.lost) == 1 and not found.swallowed
 
 
-def test_the_audit_hook_belongs_to_whoever_told_of_the_event() -> None:
+def test_the_audit_hook_belongs_to_the_caller_of_the_event() -> None:
     found = Found()
     found.note_unseen([OUR_LINE, THEIR_LINE, HOOK])
     assert not found.lost and found.swallowed.total() == 1

@@ -2,7 +2,7 @@
 
 
 class Buffer:
-    """Memory that is gone, for whoever looks through all values that are alive, as those of tests before may be."""
+    """Memory that is gone, for functions that look through all live values, which may be those of earlier tests."""
 
     nbytes = 0
 

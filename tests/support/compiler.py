@@ -18,13 +18,13 @@ if jax.__version_info__ < (0, 11):
 
 
 def be_quick() -> None:
-    """Has XLA compile quickly in this process and those it starts, unless whoever runs the tests has chosen."""
+    """Has XLA compile quickly in this process and those it starts, unless the person who runs the tests has chosen."""
     if os.environ.get("PJRT_DEVICE", "CPU") == "CPU":
         os.environ.setdefault("XLA_FLAGS", QUICK)
 
 
 def quick_flags() -> str:
-    """XLA_FLAGS for a process that compiles quickly, unless whoever runs the tests has chosen."""
+    """XLA_FLAGS for a process that compiles quickly, unless the person who runs the tests has chosen."""
     return os.environ.get("XLA_FLAGS", QUICK)
 
 

@@ -134,7 +134,7 @@ def _get_tensors_xla_device_data_node(
 def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
     """Run the computation of `_get_graph_hash` on other inputs, in `_get_tensors_xla_device_data_node`'s order.
 
-    Random numbers are drawn anew.
+    Random numbers are drawn again.
 
     >>> import torch, torch_xla
     >>> from torch_xla import _XLAC

@@ -47,7 +47,7 @@ def compare_metrics(
 
     `config["base_expression"]` says what a value must satisfy: an expression of `v`, the value in this report, `v_mean`
     and `v_stddev`, mean and standard deviation of the data points. `config["<name>_expression"]` says it for one name.
-    Besides numbers, arithmetic, comparisons, `and`, `or` and `not` it may use `abs`, `min`, `max` and `sqrt`. Raises
+    With numbers, arithmetic, comparisons, `and`, `or` and `not` it may use `abs`, `min`, `max` and `sqrt`. Raises
     `ValueError` for anything else.
 
     >>> from torch_xla.debug import metrics_compare_utils as compare

@@ -8,7 +8,7 @@ from .._engine.compat.names.torch import pytree
 
 
 class _Call:
-    """The data, besides tensors, that the forward pass keeps for the backward pass."""
+    """The data, apart from tensors, that the forward pass keeps for the backward pass."""
 
     def __init__(self, function: type, tree: Any, static: list[Any]) -> None:
         self.function = function

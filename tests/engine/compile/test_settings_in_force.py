@@ -63,7 +63,7 @@ def test_a_setting_of_jax_holds_in_its_thread_alone() -> None:
         assert others == [before] and settings_in_force.now() == here != before
 
 
-def test_64_bit_types_are_no_setting_because_whoever_traces_decides() -> None:
+def test_64_bit_types_are_no_setting_because_each_trace_decides() -> None:
     before = settings_in_force.now()
     with jax.enable_x64(not jax.config.jax_enable_x64):
         assert settings_in_force.now() == before

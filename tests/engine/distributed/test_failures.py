@@ -183,7 +183,7 @@ def processes_of(program: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_whoever_started_them_takes_them_along(tmp_path: Path, number: signal.Signals) -> None:
+def test_the_launcher_ends_them_when_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with subprocess.Popen([sys.executable, str(program), "interrupt", str(tmp_path)], env=settings()) as parent:

@@ -136,7 +136,7 @@ def test_one_process_reads_what_the_others_compute_at_the_end_of_their_step() ->
 
 def what_one_reads_while_the_other_waits() -> str:
     loss = summed(torch.ones(3, device="xla"))
-    xm.rendezvous("begun")  # whoever starts its device later is no longer waited for
+    xm.rendezvous("begun")  # a process that starts its device later is no longer waited for
     os.environ["XLA_COLLECTIVE_TIMEOUT"] = "5"
     try:
         if xr.global_ordinal() == 0:

@@ -67,7 +67,7 @@ def test_what_is_settled_stays_and_numbers_count(watches: list[Watch]) -> None:
     assert [watch.next_number("tickets") for watch in watches] == [1, 2, 3]
 
 
-def test_letters_of_other_kinds_go_to_whoever_takes_them(
+def test_letters_of_other_kinds_go_to_their_takers(
     watches: list[Watch], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken: list[object] = []

@@ -1,4 +1,4 @@
-"""Which process this is, of how many: said by whoever started it, by torchrun, or it is alone."""
+"""Which process this is, of how many: as its launcher says, or torchrun, or it is alone."""
 
 import pytest
 

@@ -14,7 +14,7 @@ def test_it_is_described_as_an_array_is() -> None:
     assert made.nbytes == 0 and not made.is_deleted() and made.is_fully_addressable and made.sharding is None
 
 
-def test_whoever_wants_its_contents_is_refused_with_what_to_do() -> None:
+def test_a_read_of_its_contents_is_refused_with_what_to_do() -> None:
     made = Placeholder((2, 3), np.dtype(np.float32))
     for want in (lambda: np.asarray(made), made.block_until_ready, made.refuse):
         with pytest.raises(

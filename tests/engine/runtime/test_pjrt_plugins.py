@@ -1,4 +1,4 @@
-"""PJRT plugins that come as objects are made known to JAX under a name, by whoever brings them or by their package."""
+"""PJRT plugins that come as objects are made known to JAX under a name, by the program or by their package."""
 
 import importlib.metadata
 from pathlib import Path

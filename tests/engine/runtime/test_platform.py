@@ -79,7 +79,7 @@ def test_each_process_gets_the_tpu_chip_of_its_number(monkeypatch: pytest.Monkey
     platform._take_one_device("TPU")
     platform._take_one_device("")
     assert told == [{"TPU_VISIBLE_CHIPS": "2"}] * 2
-    monkeypatch.setenv("TPU_PROCESS_BOUNDS", "1,4,1")  # whoever has arranged the processes is left alone
+    monkeypatch.setenv("TPU_PROCESS_BOUNDS", "1,4,1")  # processes that are arranged already stay so
     platform._take_one_device("TPU")
     assert len(told) == 2
 

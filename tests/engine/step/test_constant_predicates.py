@@ -72,7 +72,7 @@ def test_what_depends_on_more_is_evaluated(truth: Callable[[torch.Tensor], torch
     assert truth(x) and read() == known
 
 
-def test_an_assertion_on_the_tape_is_told_to_whoever_reads() -> None:
+def test_an_assertion_on_the_tape_is_raised_where_a_value_is_read() -> None:
     torch._assert_async(torch.zeros((), device="xla"), "nothing is there")
     with pytest.raises(RuntimeError, match="nothing is there"):
         bool(torch.ones(2, device="xla").sum() == 2)

@@ -207,7 +207,7 @@ def test_a_program_that_fails_changes_nothing(size: int, gives: bool, monkeypatc
     assert a[0].tolist() == pytest.approx([x + 1 for x in before[0]])
 
 
-def test_whoever_watches_closely_sees_each_operation() -> None:
+def test_a_close_observer_sees_each_operation() -> None:
     a = numbers("xla", 3)
     a + a
     seen: list[events.Evaluation] = []

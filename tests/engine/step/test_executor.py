@@ -59,7 +59,7 @@ def test_draws_are_those_of_the_states() -> None:
     assert results[0] == results[1] != results[2]
 
 
-def test_whoever_describes_programs_is_asked_in_the_place_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_describer_of_programs_is_called_instead_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     program, found, outputs = program_of(torch.arange(3.0).to("xla").exp())
     asked: list[Step] = []
 

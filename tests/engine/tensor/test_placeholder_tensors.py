@@ -1,4 +1,4 @@
-"""A tensor without memory: programs are recorded with it and looked at, and whoever needs its values is refused."""
+"""A tensor without memory: programs are recorded with it and looked at, and reads of its values are refused."""
 
 import pytest
 import torch

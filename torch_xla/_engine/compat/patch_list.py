@@ -47,7 +47,7 @@ def _each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[st
 is_xla = Patch(
     "torch.Tensor.is_xla",
     why='It is a C++ test for a device type that PyTorch named "xla" before us.',
-    until="It goes by the name of PrivateUse1.",
+    until="It compares with the name of PrivateUse1.",
     test=_TORCH_PATCHES + "::test_tensors_and_modules_move_by_a_method_of_the_name",
 )
 tensor_xla, module_xla = _each(

@@ -13,7 +13,7 @@ _TOPOLOGY = (
     "addressable_device_count(), host_index(), get_master_ip()"
 )
 _STARTED = (
-    "a process learns its place from whoever has started it. Start processes by torch_xla.launch or torchrun, or give "
+    "a process learns its place from its launcher. Start processes by torch_xla.launch or torchrun, or give "
     "rank and world_size to torch.distributed.init_process_group('xla')"
 )
 
@@ -61,7 +61,7 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "torch_xla.core.xla_builder": dict.fromkeys(
         ("FlattenedInputFunc", "CompiledCallableWithCache", "JaxFlattenedInputFunc"),
-        "nested arguments are taken apart, and what was built is kept, by whoever calls a computation. Use call_jax "
+        "nested arguments are taken apart, and what was built is kept, where a computation is called. Use call_jax "
         "for a function of JAX and XlaCallable for one of builder operations",
     ),
     "torch_xla.core.xla_model": {

@@ -39,7 +39,7 @@ _APART = {"gpu": {"xla_gpu_shard_autotuning": False}}
 
 
 def options_for(target: Target) -> dict[str, Any] | None:
-    """Return the compiler options for `target`, besides XLA's flags; `None` if there are none."""
+    """Return the compiler options for `target` without XLA's flags; `None` if there are none."""
     apart = _APART.get(target.platform, {}) if target.axis is not None else {}
     return {**_OPTIONS.get(target.platform, {}), **apart, **compiler_options.chosen()} or None
 

@@ -99,7 +99,7 @@ class Program:
         self.origins = UNKNOWN
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
-        self.allocates = self.bytes  # bytes of a run besides its inputs; an upper bound until XLA reports them
+        self.allocates = self.bytes  # bytes of a run without its inputs; an upper bound until XLA reports them
         self.needs = 0  # bytes of a run with its inputs; 0 until XLA reports them
         self.fits = True  # the device's free memory need not be checked
         self.is_spread = key.target.is_spread  # it runs on several devices as one
@@ -118,7 +118,7 @@ class Program:
         self._compiled = _Compiled((), {})
         # The numbers that were asked about last, and what was found for them among what was compiled then.
         self._latest: tuple[Sequence[float | int] | None, _Compiled, Ready | None] = (None, self._compiled, None)
-        self.turn = lock()  # of whoever compiles it while others may run it
+        self.turn = lock()  # held while a thread compiles it; others may run it
         self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
         # Values from before narrow dtypes were asked for have theirs.
         self._is_narrowed = any(dtypes.on_device(spec.dtype) is not spec.dtype for spec in graph.inputs)
@@ -487,5 +487,5 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequen
 
 
 def _counts_for_each(plan: Plan) -> bool:
-    """Return whether a number comes for each tensor of a list: optimizers compute these anew for every step."""
+    """Return whether a number comes for each tensor of a list: optimizers compute these for every step."""
     return isinstance(plan.op, OpOverload) and overload_name_of(plan.op) == "ScalarList"

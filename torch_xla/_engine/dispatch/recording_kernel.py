@@ -173,7 +173,7 @@ def append(plan: Plan, call: Call, device: Device, generator: torch.Generator | 
         return record_plan(plan, call[1], device, call[2], draws, keeps_line=True)
 
 
-# How many states were taken from generators that calls were given: whoever asks twice learns whether there were any.
+# How many states were taken from generators that calls were given: two readings show any between them.
 given_draws = 0
 
 

@@ -131,7 +131,7 @@ def _check_hook(reducer: Any) -> Any:
         return None
     if reducer._watches:
         raise NotImplementedError(
-            "DistributedDataParallel on xla: a communication hook is called for buckets, of which there are none with "
+            "DistributedDataParallel on xla: a communication hook is called for buckets, and there are none with "
             "find_unused_parameters or static_graph: all gradients are reduced together in the step's program. Leave "
             "out the hook, or these arguments"
         )

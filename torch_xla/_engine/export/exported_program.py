@@ -327,7 +327,7 @@ def _admit_foreign(module: GraphModule, allowed: frozenset[str]) -> list[str]:
     refused = sorted(str(op) for op in missing if op.namespace not in allowed and str(op) not in allowed)
     if refused:
         raise NotImplementedError(
-            f"no rule lowers {', '.join(refused)}. To leave such operators to whoever runs the program, name them or "
+            f"no rule lowers {', '.join(refused)}. To leave such operators to the program's runtime, name them or "
             f"their namespace in StableHLOExportOptions(custom_ops_allowed_in_graph=...)."
         )
     for node in module.graph.nodes:

@@ -96,7 +96,7 @@ class StableHLOFunc:
 
 @dataclass
 class StableHLOModelBundle:
-    """Functions with the arrays they take besides the caller's arguments."""
+    """Functions with the arrays that they take after the caller's arguments."""
 
     state_dict: dict[str, Any]
     additional_constants: list[Any]

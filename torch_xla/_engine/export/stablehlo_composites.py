@@ -97,7 +97,7 @@ def _replace(module: GraphModule, composite: _Composite) -> None:
 def _extract(
     module: GraphModule, region: Iterable[Node], inputs: list[Node], outputs: list[Node]
 ) -> tuple[GraphModule, list[Node]]:
-    """Return the region as a graph of its own, and the nodes outside that it reads besides `inputs`."""
+    """Return the region as a graph of its own, and the nodes outside, apart from `inputs`, that it reads."""
     inside = set(region)
     captured = dict.fromkeys(
         each

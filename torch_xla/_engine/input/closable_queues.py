@@ -26,7 +26,7 @@ class QueueBase(ABC):
         self._maxsize = maxsize
         self._closed = False
         self._written = False  # nothing more comes
-        # Reentrant: whoever holds it may be collecting garbage, and close this very queue by that.
+        # Reentrant: the thread that holds it may collect garbage, and a finalizer may close this queue.
         self._lock = lock()
         self._came = threading.Condition(self._lock)
         self._left = threading.Condition(self._lock)

@@ -1,6 +1,6 @@
 """Load batches in threads and upload them to the devices ahead of their use.
 
-For each device: reader → `loader_queue` → uploaders → `queue` → whoever asks for the next batch. Both queues are
+For each device: reader → `loader_queue` → uploaders → `queue` → the iterator of the training loop. Both queues are
 bounded, so the reader stops when the device is behind. Only data moves here: nothing is recorded and nothing is run.
 """
 
@@ -52,7 +52,7 @@ def _uploaded(device: Device, value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    # Nothing but numbers on the CPU: what `.to` would do besides uploading them does not apply.
+    # Nothing but numbers on the CPU: nothing that `.to` does, except uploading, applies.
     return (
         type(value) is torch.Tensor
         and value.device.type == "cpu"

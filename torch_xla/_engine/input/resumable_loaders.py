@@ -51,7 +51,7 @@ class ReadAhead:
         self.why_over = ""  # why no batch comes any more
         self._set_back: Callable[[], Callable[[], None] | None] = lambda: None
         before: ReadAhead | None = _places.get(id(self.source)) if self.source is not None else None
-        # Nobody begins another iteration, or sets the state, while the reader of this one asks for it.
+        # No other iteration begins, and the state is not set, while the reader of this one asks for it.
         self.turn = lock() if before is None else before.turn
         with self.turn:
             if before is not None:

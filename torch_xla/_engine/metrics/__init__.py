@@ -1,7 +1,7 @@
 """Metrics: what happened, how often, and how long it took.
 
 In: counts, samples and events from every room. Out: the text and the tuples of `torch_xla.debug.metrics`, and records
-for whoever listens. `user_lines.py` finds the line of the user's program that each of them belongs to.
+for listeners. `user_lines.py` finds the line of the user's program that each of them belongs to.
 
 Doors: accounts, counters, events, human_units, observers, report, samples, user_lines.
 """

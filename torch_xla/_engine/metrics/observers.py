@@ -1,7 +1,7 @@
 """Observers: what rooms above ask to be called for, in one place.
 
 A lower room cannot import the room that wants to look, so that room registers a function here, by the name of a slot.
-A slot that nobody has registered for is `None`; to ask costs the hot path one attribute. `events` is for what happened:
+A slot without an observer is `None`; to ask costs the hot path one attribute. `events` is for what happened:
 an observer sees what is about to happen, and most of them change it.
 """
 

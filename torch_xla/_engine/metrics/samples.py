@@ -117,7 +117,7 @@ def _with_coming(name: str, data: Data) -> Data:
 
 
 def metric(name: str, unit: Unit = Unit.NANOSECONDS) -> Metric:
-    """Return the metric called `name`. Nobody sees it before its first sample."""
+    """Return the metric called `name`. Reports show it from its first sample on."""
     found = _metrics.get(name)
     if found is None:
         found = _metrics.setdefault(name, Metric(name, unit))

@@ -23,7 +23,7 @@ class NamedMesh:
     devices: tuple[int, ...]
 
 
-# What is asked when a program is compiled: the user's mesh by then, and the slice of each device.
+# What is asked when a program is compiled: the user's mesh at that time, and the slice of each device.
 Axes = Callable[[], tuple[NamedMesh | None, Sequence[int]]]
 
 

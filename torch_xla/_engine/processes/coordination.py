@@ -147,7 +147,7 @@ def _leave_fork() -> None:
             traceback.print_exc()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            os._exit(1)  # the code it would end with is decided by then
+            os._exit(1)  # its exit code can no longer be changed
 
 
 def leave_at_end_of_fork() -> None:

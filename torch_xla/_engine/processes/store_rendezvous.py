@@ -150,7 +150,7 @@ def missed(store: Any, place: identity.Place, key: str, seconds: float) -> PeerE
     except RuntimeError:
         return PeerError(
             f"Process {place.index} of {place.count} can no longer reach the store by which the processes find each "
-            f"other: whoever keeps it, process 0 or torchrun, ended before all had started, and has said why."
+            f"other: the process that keeps it, process 0 or torchrun, ended before all had started, and has said why."
         )
     return _are_late(place, late or [0], seconds)
 

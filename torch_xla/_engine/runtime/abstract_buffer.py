@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Placeholder:
-    """Programs can be recorded, lowered and compiled for it; whoever needs the contents is refused."""
+    """Programs can be recorded, lowered and compiled for it; a read of its contents is refused."""
 
     __slots__ = ("dtype", "shape", "sharding")
 

@@ -51,7 +51,7 @@ class KeptVector:
         _vectors.add(self)
 
     def put(self, vector: np.ndarray) -> jax.Array:
-        """Return a buffer with the contents of `vector`, whose dtype is always the same. Nobody may donate it."""
+        """Return a buffer with the contents of `vector`, whose dtype is always the same. It may not be donated."""
         if abstract_devices.active:
             return put(vector, self._target)
         kept, content = self._kept, vector.tobytes()

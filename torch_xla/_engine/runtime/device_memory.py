@@ -74,7 +74,7 @@ def _peaks_of(stats: dict[str, int]) -> tuple[int, int]:
 
 
 def forget_peak(device: jax.Device) -> None:
-    """Begin to look for the most ever taken anew.
+    """Start a new measurement of the peak.
 
     A client that keeps its own peak cannot forget it. Until it goes beyond, the most that was asked for counts, and
     that of large programs.

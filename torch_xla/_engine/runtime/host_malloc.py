@@ -45,7 +45,7 @@ _NEVER_OVERCOMMITS = "2"
 _MMAPS, _LARGEST_THRESHOLD, _TOP_PAD = 65536, 32 << 20, 128 << 10
 _LARGEST_INT = (1 << 31) - 1
 
-# The bytes that waiting programs allocate besides the largest program.
+# The bytes that waiting programs, without the largest, allocate.
 _BESIDES = 64 << 20
 # An aligned block does not fit into the hole of an earlier one until neighbouring blocks are free too, and small
 # scraps,
@@ -91,7 +91,7 @@ class _Use:
         self.gap = 0.0  # seconds between the last two
         self.other = 0  # bytes that glibc reported outside of blocks when nothing was kept
         self.allowed = 0  # bytes in memory that need no look at what of them is free
-        self.compiling: set[object] = set()  # whoever does
+        self.compiling: set[object] = set()  # the threads that compile
         self.compiled = 0.0  # the time of the last compilation whose holes are still free; 0 if there is none
         self.holes: list[int] = []  # blocks that fill them
         self.filled = 0  # bytes of these

@@ -106,7 +106,7 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
 def _take_one_device(wanted: str) -> None:
     """Take one of the machine's devices, the one with this process's number.
 
-    Where a process sees one GPU alone, whoever started it has chosen it, as SLURM does with `--gpus-per-task`.
+    Where a process sees one GPU alone, its launcher has chosen it, as SLURM does with `--gpus-per-task`.
     """
     jax.config.update("jax_num_cpu_devices", 1)
     if wanted in ("", "TPU") and tpu_chips.is_usable():

@@ -115,7 +115,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
         if before is not None and before.sharding not in (None, wanted) and value_of(tensor).buffer is not None:
             raise RuntimeError(
                 f"mark_sharding(): Existing annotation must be cleared first. This tensor of shape "
-                f"{list(tensor.shape)} is marked in another way: call clear_sharding(t), or divide it anew by "
+                f"{list(tensor.shape)} is marked in another way: call clear_sharding(t), or divide it again by "
                 "annotate_custom_sharding(t, mesh, partition_spec)."
             )
         place(tensor, sharding)

@@ -18,7 +18,7 @@ from ..ir.tape import Value
 _SMALL = 1 << 20
 # Number of runs that collect garbage before the usual set is known.
 _SETTLING = 2
-# Maximum number of sets of one tape besides the usual one.
+# Maximum number of sets of one tape, without the usual one.
 _MOST = 8
 
 

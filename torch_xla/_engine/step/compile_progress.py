@@ -14,7 +14,7 @@ from ..metrics import user_lines
 from ..metrics.user_lines import Line
 from ..processes import identity
 
-# Compilations of fewer seconds are not worth a line; the line is written anew so often.
+# Compilations of fewer seconds are not worth a line; the line is rewritten so often.
 PATIENCE, EVERY = 4.0, 1.0
 
 _ANEW = "\r\x1b[2K"
@@ -32,7 +32,7 @@ def told(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
         return
     what = f"a program of {operations:,} operations ({user_lines.text(frames[0])})"
     start = time.perf_counter()
-    # Held while it runs. Not an `Event`: whoever holds that one's inner lock may collect garbage, run a finalizer that
+    # Held while it runs. Not an `Event`: a thread with an event's inner lock may collect garbage, run a finalizer that
     # records, and wait for the thread that compiles.
     running = allocate_lock()
     running.acquire()

@@ -56,7 +56,7 @@ class _Waiter:
             request = self.requests.get()
             try:
                 jax.block_until_ready(request.arrays)
-            except Exception as error:  # raised by whoever waits
+            except Exception as error:  # the waiting thread raises it
                 request.error = error
             request.has_ended = True
             request.done.set()

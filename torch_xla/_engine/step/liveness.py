@@ -1,6 +1,6 @@
 """Pass 1, liveness: find the values that are held, by reference counts. A step computes the pending ones among them.
 
-One buffer belongs to one value. Its memory may be donated if the value has no holder besides the donor, by its
+One buffer belongs to one value. Its memory may be donated if the value has no holder but the donor, by its
 reference count, and no holder of the buffer outside the engine (`Value.shared`); or if the user has marked the value
 (`donation`). A sync, a call in eager mode, a replay, a pack and DLPack ask this module and count no references
 themselves. `ir/input_output_alias.py` decides which result can use the memory.
@@ -31,7 +31,7 @@ _IS_HELD: Callable[[int], bool] = _LISTED.__lt__
 
 
 def held(values: Sequence[Value]) -> bytes:
-    """Return one byte for each value of a list: does anybody besides it hold the value?
+    """Return one byte for each value of a list: does anything else hold the value?
 
     A storage, another thread's frame: all count. Reference counts answer in 40 ns a value what weak references to every
     storage would answer in 400.
@@ -128,7 +128,7 @@ NOTHING = Taken([], [])
 def taken(given: list[Value], *known: Sequence[Any]) -> Taken | None:
     """Return the `given` values, unless a buffer has a holder outside the engine.
 
-    `known` are the lists that hold them besides this one: of values, or of (value, view).
+    `known` are the other lists that hold them: of values, or of (value, view).
     """
     if any(value.shared for value in given):
         return None

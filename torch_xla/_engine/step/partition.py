@@ -184,7 +184,7 @@ def _counts(operation: Operation, slot: int) -> bool:
 
 
 def with_reported(operations: Sequence[Operation], chosen: Sequence[int], outputs: Sequence[int]) -> list[int]:
-    """Return the outputs, and what is looked at on the host besides."""
+    """Return the outputs, and what else the host looks at."""
     return sorted({*outputs, *slots_of(operations, reporting(operations, chosen))})
 
 

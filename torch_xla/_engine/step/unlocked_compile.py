@@ -124,7 +124,7 @@ def under_lock(work: Callable[[Attempt], None]) -> None:
 def when_ready(work: Callable[[Attempt], None], needed: list[Callable[[], Program | None]]) -> None:
     """Do what is `needed` for `work` without the lock, and then `work` under it.
 
-    If `work` needs something else by then, too often, it does that under the lock. A thing that is done leaves the
+    If `work` then needs something else too often, it does that under the lock. A thing that is done leaves the
     list, and with it the buffers that it refers to.
     """
     seconds = 0.0

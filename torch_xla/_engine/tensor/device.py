@@ -28,7 +28,7 @@ from ..runtime.device_assignment import Target
 from .nonzero_ordinals import tensor_on_ordinal
 from .random_state import Generator
 
-# Backward runs in PyTorch's own threads and loaders upload from theirs: whoever touches a tape holds this. Reentrant,
+# Backward runs in PyTorch's own threads and loaders upload from theirs: a thread that uses a tape holds it. Reentrant,
 # because collecting garbage may run anything.
 LOCK = lock()
 
@@ -167,7 +167,7 @@ class _TapeOfAFork:
 
 
 def _after_fork() -> None:
-    LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # whoever held it is not here
+    LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # the thread that held it is not in this process
     if platform.is_forked():
         for device in existing:
             device.tape = _TapeOfAFork()  # type: ignore[assignment]

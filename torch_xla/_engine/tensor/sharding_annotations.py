@@ -1,6 +1,6 @@
 """Sharding annotations on storages: they hold however the storage is written.
 
-The result of an in-place operation is divided as the value that it replaces. But a parameter can also be filled anew,
+The result of an in-place operation is divided as the value that it replaces. But a parameter can also be filled again,
 or become the copy of another tensor: such a value has no mark, and is divided as marked at the end of the step.
 """
 

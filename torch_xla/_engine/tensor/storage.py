@@ -38,7 +38,7 @@ class ViewKind:
     __slots__ = ("first", "shown")
 
     def __init__(self, first: Geometry, dtype: torch.dtype) -> None:
-        self.first = first  # of that which begins where the storage does
+        self.first = first  # of the view that begins where the storage does
         self.shown = spec_of(first.size, contiguous_stride(first.size), dtype)
 
 

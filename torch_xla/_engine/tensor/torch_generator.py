@@ -15,7 +15,7 @@ class TorchGenerator(torch.Generator):
     """A random state that belongs to no device's sequence.
 
     PyTorch's C++ makes no generators for a backend in Python. This is one of the CPU that says otherwise; its draws on
-    the device take the state that it holds besides.
+    the device take the state that it also holds.
     """
 
     own: Generator
@@ -37,7 +37,7 @@ class TorchGenerator(torch.Generator):
         return torch.device("xla", self._index)
 
     def manual_seed(self, seed: int) -> "TorchGenerator":
-        """Start the sequence of `seed`: that which `torch.manual_seed(seed)` starts on the device."""
+        """Start the sequence of `seed`, as `torch.manual_seed(seed)` does on the device."""
         super().manual_seed(seed)  # refuses what is no seed; and a draw on the host follows the seed too
         self.own.seed(super().initial_seed())
         return self

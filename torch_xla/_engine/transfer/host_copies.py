@@ -69,7 +69,7 @@ def _elements(tensor: torch.Tensor, value: Value, callers: int) -> np.ndarray:
 
 
 def fetch(value: Value, callers: int = 0) -> np.ndarray:
-    """Return the contents of a value, read-only. Waits for the device. Besides one, `callers` are functions of ours."""
+    """Return the contents of a value, read-only. Waits for the device. All `callers` but one are functions of ours."""
     forced = value.buffer is None
     if events.guarded:
         size = value.spec.numel * value.spec.dtype.itemsize

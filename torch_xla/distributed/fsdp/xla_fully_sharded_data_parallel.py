@@ -307,7 +307,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         ]
 
     def get_shard_metadata(self) -> dict[str, Any]:
-        """Return the data that `consolidate_sharded_model_checkpoints` needs besides `state_dict()`: plain Python data.
+        """Return the data that `consolidate_sharded_model_checkpoints` needs with `state_dict()`: plain Python data.
 
         Each process saves its own data:
 

@@ -129,7 +129,7 @@ def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
 
 
 def redistributed(t: XLAShardedTensor, mesh: DeviceMesh | Mesh, given: Sequence[Placement]) -> XLAShardedTensor:
-    """Divide the same value anew; gradients flow through. Raises `NotImplementedError` for `Partial`."""
+    """Divide the same value in another way; gradients flow through. Raises `NotImplementedError` for `Partial`."""
     if isinstance(mesh, Mesh):
         mesh = _device_mesh_of(mesh.mesh_shape, mesh)
     placements = _placements("redistribute", t, mesh, given)

@@ -64,7 +64,7 @@ def no_dispatch() -> Iterator[None]:
         yield
 
 
-# Functions of `device_meshes`: divide a tensor anew, make a `DeviceMesh` of a shape and a `Mesh`, find the placements
+# Functions of `device_meshes`: divide a tensor again, make a `DeviceMesh` of a shape and a `Mesh`, find the placements
 # that XLA chose, return a process's part.
 redistribution: list[Any] = []
 device_mesh_of: list[Any] = []

@@ -241,7 +241,7 @@ class ShardingSpec:
         axes_of("ShardingSpec", self.mesh, hashable(self.partition_spec))
         if self.minibatch and (not self.partition_spec or self.partition_spec[0] is None):
             raise ValueError(
-                f"ShardingSpec(minibatch=True): the first dimension is the batch, of which each process loads a part; "
+                f"ShardingSpec(minibatch=True): the first dimension is the batch, and each process loads a part of it; "
                 f"the partition spec {self.partition_spec} does not divide it"
             )
 

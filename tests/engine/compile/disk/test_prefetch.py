@@ -35,7 +35,7 @@ def test_what_was_used_is_loaded_once_and_for_one_device(place: Path) -> None:
     assert [prefetch.take(name, "xla:0") for name in (B, A, A, C)] == [f"{B} on xla:0", f"{A} on xla:0", None, None]
 
 
-def test_a_file_that_cannot_be_loaded_is_left_to_whoever_asks_for_it(place: Path) -> None:
+def test_a_file_that_cannot_be_loaded_raises_where_it_is_asked_for(place: Path) -> None:
     prefetch.note(place, BROKEN, disk_cache._write)
     prefetch.note(place, A, disk_cache._write)
     prefetch.begin(place, "xla:0", load)

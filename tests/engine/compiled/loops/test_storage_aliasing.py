@@ -54,9 +54,9 @@ def test_what_was_expanded_is_written_once() -> None:
 @pytest.mark.parametrize(
     ("view", "words"),
     [
-        (lambda x: x.view(torch.int32), r"float32\[4\] and int32\[4\], of which one shows the bytes as another dtype"),
-        (lambda x: x.unfold(0, 2, 1), r"float32\[4\] and float32\[3, 2\], of which one shows elements more than once"),
-        (torch._neg_view, "of which one shows conjugates or negatives"),
+        (lambda x: x.view(torch.int32), r"float32\[4\] and int32\[4\], one of which shows the bytes as another dtype"),
+        (lambda x: x.unfold(0, 2, 1), r"float32\[4\] and float32\[3, 2\], one of which shows elements more than once"),
+        (torch._neg_view, "one of which shows conjugates or negatives"),
     ],
 )
 def test_what_cannot_be_put_on_one_memory_is_refused(view: Callable[[torch.Tensor], torch.Tensor], words: str) -> None:

@@ -109,8 +109,8 @@ def test_what_is_written_in_c_is_known_by_what_it_does() -> None:
         (open, "opens a file"),
         (time.sleep, "sleeps"),
         (time.perf_counter, "looks at the clock"),
-        (json.encoder.c_make_encoder, "calls _json.Encoder, of which it is not known what it does besides"),
-        (random.Random(0).random, "calls random.Random.random, of which it is not known what it does besides"),
+        (json.encoder.c_make_encoder, "calls _json.Encoder, which may do more than return a value"),
+        (random.Random(0).random, "calls random.Random.random, which may do more than return a value"),
     ],
 )
 def test_what_is_not_known_is_said_in_words(called: Any, text: str) -> None:

@@ -365,7 +365,7 @@ def test_a_read_that_cuts_a_step_in_two_is_told_for_both_parts() -> None:
     assert [each.kind for each in (*read.differences, *rest.differences)] == [Kind.CUT, Kind.CUT]
     at = f"recompiled ({HERE}:{line}):"
     assert str(read) == f"{at} a value was read before the step ended, so 2 of its 3 operations run by themselves"
-    assert str(rest) == f"{at} the other 1 of the 3 operations of a step of which a value was read before it ended"
+    assert str(rest) == f"{at} the other 1 of the 3 operations of a step that ended early because a value was read"
 
 
 def test_a_read_at_the_end_of_a_step_is_told() -> None:

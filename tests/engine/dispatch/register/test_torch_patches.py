@@ -1,9 +1,8 @@
 """PyTorch's patched functions work for `xla`, and do not change other devices."""
 
 import threading
-from typing import Any
-
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -134,7 +133,7 @@ def test_a_custom_operator_for_xla() -> None:
     assert thrice(torch.ones(2, device="xla")).tolist() == [3.0, 3.0]
 
 
-@pytest.mark.filterwarnings("ignore:.*set_default_tensor_type:FutureWarning", "ignore:.*set_default_tensor_type:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*set_default_tensor_type")
 @pytest.mark.parametrize("change", [torch.set_default_dtype, torch.set_default_tensor_type])
 def test_a_change_of_the_default_dtype_is_noted(change: Callable[..., None]) -> None:
     change(torch.float64 if change is torch.set_default_dtype else torch.DoubleTensor)

@@ -125,7 +125,7 @@ def test_one_slice_is_copied(dtype: torch.dtype) -> None:
         assert torch.equal(written, operand)
 
 
-def test_one_slice_is_written_in_place_whoever_reads_the_result() -> None:
+def test_one_slice_is_written_in_place_whatever_reads_the_result() -> None:
     def step(cache: jax.Array, place: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         written = scattering.index_copy(cache, 2, place, new)
         return written, jax.lax.dot_general(new, written, (((3,), (3,)), ((0, 1), (0, 1))))

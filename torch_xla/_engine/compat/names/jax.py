@@ -95,7 +95,7 @@ def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
 
 # The settings of this thread by which JAX finds what it has traced before, in the order of their names.
 trace_context: Callable[[], tuple[Any, ...]] = config.trace_context
-# Of 64-bit types whoever traces decides anew, and the last names no setting.
+# Each trace decides on 64-bit types again, and the last names no setting.
 _SETTINGS = [
     (place, name)
     for place, name in enumerate(config.trace_context_names())

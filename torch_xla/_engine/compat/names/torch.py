@@ -276,7 +276,7 @@ read_storage: Any = torch.UntypedStorage._set_from_file
 
 
 def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
-    """Return the storage behind one of the older kind, which warns whoever asks it in public."""
+    """Return the storage behind one of the older kind, whose public attribute warns."""
     return storage._untyped_storage
 
 
@@ -352,7 +352,7 @@ def constant_in_graphs(function: Any) -> Any:
 
 
 def dtypes_by_default() -> tuple[Any, ...]:
-    """Return the settings that decide, besides the arguments, in which dtypes a function computes."""
+    """Return the settings that, with the arguments, decide the dtypes that a function computes in."""
     autocast = torch.is_autocast_enabled("xla")
     return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
 

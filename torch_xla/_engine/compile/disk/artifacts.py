@@ -1,7 +1,7 @@
 """Executables in `torch.compiler.save_cache_artifacts` and `load_cache_artifacts`, beside what PyTorch's caches hold.
 
 Saved are the files of the folder that this process wrote or loaded. Only their names are recorded while programs run:
-a file is read when all are saved, and one that is gone by then is left out.
+a file is read when all are saved, and a file that no longer exists is left out.
 """
 
 from collections.abc import Callable

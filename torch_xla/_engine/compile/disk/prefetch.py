@@ -76,7 +76,7 @@ def _load_all(
         elif future.set_running_or_notify_cancel():
             try:
                 future.set_result(load(place / name, target))
-            except Exception as error:  # raised by whoever takes it
+            except Exception as error:  # `take` raises it
                 future.set_exception(error)
 
 

@@ -120,7 +120,7 @@ def _stages(graph: Graph, donated: frozenset[int], parts: Sequence[Sequence[Piec
         made = {slot for piece in part for slot in piece.outputs}
         inputs = tuple(dict.fromkeys(slot for piece in part for slot in piece.operands if slot not in made))
         outputs = [slot for piece in part for slot in piece.outputs if slot in kept or last_read.get(slot, at) > at]
-        # Nobody else holds what was made in between.
+        # Only this function holds what was made in between.
         own = [slot >= len(graph.inputs) or slot in donated for slot in inputs]
         ending = [mine and last_read[slot] == at and slot not in kept for slot, mine in zip(inputs, own, strict=True)]
         own_graph, numbers, taken = _graph(graph, part, inputs, outputs, ending)

@@ -32,7 +32,7 @@ class Parts:
     writes: list[tuple[Node, Node]] = field(default_factory=list)  # (argument, what is written to it)
     results: Any = None
     inputs: list[Node] = field(default_factory=list)  # of the device's part
-    scalars: list[list[Node]] = field(default_factory=list)  # inputs besides: from the host, each list as one array
+    scalars: list[list[Node]] = field(default_factory=list)  # other inputs: from the host, each list as one array
     outputs: list[Node] = field(default_factory=list)
     module: GraphModule | None = None  # the device's part
     name: str = ""

@@ -18,7 +18,7 @@ from ..dynamo.backend import compile_whole
 from . import lstsq
 from .device_indices import Selections, form_of
 
-# How PyTorch's operators that take functions are called inside of a body. Filled by whoever traces them.
+# How PyTorch's operators that take functions are called inside of a body. Filled by the modules that trace them.
 lifted: dict[Any, Callable[[Any, Callable[..., Any], Sequence[Any]], Any]] = {}
 
 

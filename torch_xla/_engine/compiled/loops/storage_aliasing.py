@@ -120,9 +120,9 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 
 _REFUSED: tuple[tuple[Callable[[torch.Tensor, torch.Tensor], bool], str], ...] = (
-    (lambda each, first: each.dtype is not first.dtype, "of which one shows the bytes as another dtype"),
-    (lambda each, first: each.is_conj() or each.is_neg(), "of which one shows conjugates or negatives"),
-    (lambda each, first: _repeats(each), "of which one shows elements more than once"),
+    (lambda each, first: each.dtype is not first.dtype, "one of which shows the bytes as another dtype"),
+    (lambda each, first: each.is_conj() or each.is_neg(), "one of which shows conjugates or negatives"),
+    (lambda each, first: _repeats(each), "one of which shows elements more than once"),
 )
 
 

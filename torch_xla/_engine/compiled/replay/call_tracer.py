@@ -156,7 +156,7 @@ class CallWatch:
             self.through_dynamo = True
         elif not pure_allowlist.code_is_allowed(code, frame.f_globals):
             module = frame.f_globals.get("__name__", "?")
-            self._tell(f"it calls {module}.{code.co_qualname}, of which it is not known what it does besides", frame)
+            self._tell(f"it calls {module}.{code.co_qualname}, which may do more than return a value", frame)
 
     def _tell(self, what: str, frame: FrameType) -> None:
         if len(self.unknown) < 10:

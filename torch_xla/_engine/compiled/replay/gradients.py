@@ -63,7 +63,7 @@ class Gradients:
             if place.leaf >= 0:
                 places.setdefault(place.leaf, []).append(index)
         self.found: list[tuple[torch.Tensor, int]] = []  # leaves whose gradient is read or added to, and its place
-        self.dropped: set[int] = set()  # the places of those in whose stead there is another one afterwards
+        self.dropped: set[int] = set()  # the places of gradients that another one replaces
         self._cleared: list[torch.Tensor] = []
         self._made: list[tuple[torch.Tensor, int, Spec, Any]] = []
         found: list[torch.Tensor] = []

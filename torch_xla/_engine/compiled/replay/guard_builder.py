@@ -173,7 +173,7 @@ class _Walk:
                 self._unknown(path, "a function with a cache")
             self.add(path, value.__wrapped__, strict)
         elif kind is types.GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
-            # Such as that of a context manager which decorates a function: at every call it makes itself anew.
+            # Such as that of a context manager which decorates a function: it makes itself again at every call.
             self._hold(path, functools.partial(inspect.getgeneratorstate, value), Look.NAME)
         elif isinstance(value, jax.Array) or _is_opaque(kind):
             return
@@ -183,7 +183,7 @@ class _Walk:
             self._unknown(path, f"an object of class `{kind.__qualname__}`")
 
     def _unknown(self, path: str, what: str) -> None:
-        self.found.unknown.append(f"it sees {what} ({path}), of which it is not known what it holds")
+        self.found.unknown.append(f"it sees {what} ({path}), whose contents are not known")
 
     def _builtin(self, path: str, value: Any, strict: bool) -> None:
         owner = value.__self__

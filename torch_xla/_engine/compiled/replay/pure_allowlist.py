@@ -256,7 +256,7 @@ def said(called: Any) -> str:
     if module is None and owner is not None and not isinstance(owner, types.ModuleType):
         module = type(owner).__module__
     where = f"{module}." if module and module != "builtins" else ""
-    return f"calls {where}{name}, of which it is not known what it does besides"
+    return f"calls {where}{name}, which may do more than return a value"
 
 
 # Objects. Of these a replay only has to know that they are the same ones: they never change.

@@ -91,7 +91,7 @@ class Replay:
             inputs.append(source)
         self._storages = storages
         self._gradients = Gradients(facts, self._used(inputs), self._written_specs(), device)
-        kept = self._gradients.dropped  # whoever holds a gradient in whose stead there is another one keeps it
+        kept = self._gradients.dropped  # a holder of a gradient that was replaced keeps it
         donated = tuple(i for i in schedule.program.donated if inputs[i] < len(places) and inputs[i] not in kept)
         program = schedule.program
         # Other processes may record this call: what several run together must not depend on who replays.

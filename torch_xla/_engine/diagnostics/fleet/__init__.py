@@ -1,1 +1,1 @@
-"""Numbers of a running job, for whoever watches many: where its time went, and exporters to the tools of the field."""
+"""Numbers of a running job, for tools that watch many jobs: where its time went, and exporters."""

@@ -98,7 +98,7 @@ def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]
 def program_of(
     module: str, number: str, names: Collection[str], programs: dict[str, dict[str, Origin]]
 ) -> dict[str, Origin]:
-    """Return the program with operations of these names. On a CPU, XLA may number a copy of a program anew."""
+    """Return the program with operations of these names. On a CPU, XLA may number a copy in another way."""
     candidates = [program for title, program in programs.items() if title.rpartition("(")[0] == module]
     numbered = programs.get(f"{module}({number})")
     if numbered is not None and all(name in numbered for name in names):

@@ -31,7 +31,7 @@ _ADVICE = {
     Kind.INPUT: "Pad inputs to a few sizes, or drop the last, smaller batch.",
     Kind.OPERATIONS: "Keep branches that change out of the step, or compute both sides and choose with torch.where.",
     Kind.ARGUMENT: "An argument that changes from step to step belongs in a tensor.",
-    Kind.NUMBER: "A number that decides a shape is compiled anew each time: keep it in a tensor if you can.",
+    Kind.NUMBER: "Each value of a number that decides a shape is compiled: keep it in a tensor if you can.",
     Kind.SETTING: "Choose settings once, before the first step.",
     Kind.OUTPUTS: "Tensors that are kept in some steps only make two programs: keep them in all, detached.",
     Kind.FORGOTTEN: "Raise XLA_COMPILATION_CACHE_SIZE.",

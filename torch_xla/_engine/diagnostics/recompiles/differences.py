@@ -234,7 +234,7 @@ def _cut(old: Known, new: Known, read: Known | None) -> Iterator[Difference]:
         text = f"a value was read before the step ended, so {count} of its {whole} operations run by themselves"
         yield Difference(Kind.CUT, text, new.started_by)
     elif read is not None and count + len(read.graph.operations) >= whole and is_part(read, old):
-        text = f"the other {count} of the {whole} operations of a step of which a value was read before it ended"
+        text = f"the other {count} of the {whole} operations of a step that ended early because a value was read"
         yield Difference(Kind.CUT, text, read.started_by)
 
 

@@ -6,7 +6,7 @@ from html import escape
 from ...metrics.report import format_size
 from .contents import COMPILING, FALLBACK, RECORDING, WAITING, StepShare
 
-# Told apart by readers who see few colours, and in print.
+# Colours that colour-blind readers distinguish, and print shows.
 COLOURS = {RECORDING: "#4c78a8", WAITING: "#f2a541", FALLBACK: "#8a6fb0", COMPILING: "#c8443a"}
 
 _WIDTH, _HEIGHT = 1000, 220

@@ -13,7 +13,7 @@ _ONE = re.compile(r"^\{maximal device=(\d+)\}$")
 # A table with its title.
 Table = tuple[str, list[list[str]]]
 
-# Told apart by readers who see few colours.
+# Colours that colour-blind readers distinguish.
 COLOURS = ("#4c78a8", "#f2a541", "#8a6fb0", "#59a14f", "#c8443a", "#9c755f", "#76b7b2", "#edc948")
 
 

@@ -23,7 +23,7 @@ class Cost:
 
     line: Line
     reads: int = 0  # values brought to the host
-    forced: int = 0  # of these, or besides: recorded operations had to run first
+    forced: int = 0  # before these reads, or others, recorded operations had to run
     waits: int = 0  # waits without a value, such as sync(wait=True)
     seconds: float = 0.0  # in all
     compiling: float = 0.0  # of these: compiling

@@ -3,7 +3,7 @@
 From the moment that PrivateUse1 has a name PyTorch's C++ takes it for the accelerator of the process, and its backward
 engine, which asks for the streams of the accelerator, fails on every tensor of CUDA or MPS (PyTorch 2.11 to 2.15). So a
 program that has this package and never uses it must not meet the name. Until there is one, "xla" names a type of device
-that PyTorch has no kernels for: whoever makes a tensor on that makes it on ours.
+that PyTorch has no kernels for: a tensor that a program makes there is made on ours.
 """
 
 from pathlib import Path

@@ -87,7 +87,7 @@ _ordinals = types.SimpleNamespace(count=1)
 
 
 def _count_ordinals() -> None:
-    # PyTorch asks at the first backward pass of the process, be it of CPU tensors: that must not start a client.
+    # PyTorch asks at the first backward pass of the process, also of CPU tensors: that must not start a client.
     known = platform.is_started() or identity.is_numbered()
     _ordinals.count = device_count() if known else platform.expected_device_count()
 

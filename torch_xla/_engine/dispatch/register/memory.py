@@ -64,7 +64,7 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Look for the most bytes taken anew, from now on."""
+    """Measure the peak of bytes from now on."""
     index = index_or_current(device)
     if platform.is_started():
         device_memory.forget_peak(devices.device_at(index).target.device)

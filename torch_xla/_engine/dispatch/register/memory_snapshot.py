@@ -192,7 +192,7 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
 
 # The members of `torch.xla` in this module.
 MEMBERS: dict[str, Any] = {"memory_snapshot": memory_snapshot}
-# And `torch.xla.memory` besides.
+# Also in `torch.xla.memory`.
 PRIVATE_MEMBERS: dict[str, Any] = {
     function.__name__: function for function in (_dump_snapshot, _record_memory_history, _snapshot)
 }

@@ -42,7 +42,7 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
 
 
 def _is_kept(parameter: Parameter) -> bool:
-    # Those of lazy modules get their shapes on the device that they are on by then.
+    # Those of lazy modules get their shapes on the device that they are on when they get them.
     return (type(parameter) is Parameter or is_lazy(parameter)) and parameter.device.type != "meta"
 
 

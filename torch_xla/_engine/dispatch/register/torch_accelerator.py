@@ -62,7 +62,7 @@ def answer() -> None:
     """Answer PyTorch's questions in Python about the accelerator, those of `torch.accelerator` and others."""
     patch_list.accelerator["getAccelerator"].put(current)
     for name, functions in _ANSWERS.items():
-        patch_list.accelerator[name].put(_whoever_is_asked(*functions))
+        patch_list.accelerator[name].put(_answered_by_the_accelerator(*functions))
     patch_list.accelerator["hooks_device_count"].wrap(_count)
     patch_list.empty_host_cache.wrap(_empty_host_cache)
     patch_list.accelerator_or_host.put(_current_or_host)
@@ -72,7 +72,7 @@ def answer() -> None:
     devices.before_first_use.append(torch.get_device_module.cache_clear)
 
 
-def _whoever_is_asked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _answered_by_the_accelerator(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     @private.never_traced
     def asked(*args: Any) -> Any:
         if is_ours():
@@ -101,7 +101,7 @@ def _empty_host_cache(original: Callable[[], None]) -> Callable[[], None]:
         if private.backend_name() != "xla":
             original()
 
-    return _whoever_is_asked(host_malloc.release_memory, theirs)
+    return _answered_by_the_accelerator(host_malloc.release_memory, theirs)
 
 
 def _index(index: int) -> int:

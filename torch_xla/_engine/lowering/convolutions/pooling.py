@@ -266,7 +266,7 @@ def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
             return gradient_at_maxima(gradient, self, windows)
 
         # The CPU adds one element after the other anyway. There the other form is also fused with the forward pool,
-        # which it then computes anew for every element of every window. A TPU has an instruction, for windows without
+        # which it then computes again for every element of every window. A TPU has an instruction, for windows without
         # gaps that do not crop the image, and reads no indices for it.
         on_tpu = at_maxima if windows.fill_the_image() else by_elements
         return lax.platform_dependent(widened(grad_output), indices, cpu=by_index, tpu=on_tpu, default=by_elements)

@@ -11,7 +11,7 @@ MARK = torch.ops.xla.mark_tensor.default
 
 
 def number_composites(module: GraphModule) -> None:
-    """Number the composites of a graph: a graph that is traced again is the same, though its marks were drawn anew."""
+    """Number the composites of a graph: a graph that is traced again is the same, although its marks are new."""
     numbers: dict[tuple[str, str], int] = {}
     for node in module.graph.nodes:
         if node.target is MARK:

@@ -27,7 +27,7 @@ from ..machinery.registry import Promotion, Rule, rule_of
 from ..views.apply_view_ops import read_view, write_view
 
 # Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
-# are, and of one random key where its graphs draw. Filled by whoever lowers them.
+# are, and of one random key where its graphs draw. Filled by the modules that lower them.
 higher_order: dict[Any, Callable[..., Any]] = {}
 
 # A frame as PyTorch writes it into its graphs.

@@ -20,7 +20,7 @@ def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def once_on_cpu(array: jax.Array) -> jax.Array:
-    """Return `array`, in front of several readers: XLA:CPU simplifies across them, and so computes it anew for each."""
+    """Return `array`, in front of several readers: XLA:CPU simplifies across them, and would compute it for each."""
     return jax.lax.platform_dependent(array, cpu=jax.lax.optimization_barrier, default=lambda array: array)
 
 

@@ -106,7 +106,7 @@ class Attention:
         grad_weights = self.dropped(contract(grad, self.value, ((4,), (3,)), BATCH_AND_HEAD), kept)
         mean = jnp.sum(widened(grad) * widened(output), -1, keepdims=True)
         grad_scores = weights * (grad_weights - mean)
-        # Otherwise the exponentials are computed anew in front of each product.
+        # Otherwise the exponentials are computed again in front of each product.
         scaled = once_on_cpu((grad_scores * number_as(self.scale, weights.dtype)).astype(narrow))
         grad_query = contract(scaled, self.key, ((4,), (2,)), BATCH_AND_HEAD)
         grad_key = contract(scaled, query, rows, BATCH_AND_HEAD)

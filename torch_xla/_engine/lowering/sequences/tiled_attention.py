@@ -60,7 +60,7 @@ class Tiles:
         raise NotImplementedError
 
     def differentiated(self) -> Sequence[jax.Array]:
-        """Return the arrays besides query, key and value that have a gradient."""
+        """Return the arrays, apart from query, key and value, that have a gradient."""
         return ()
 
     def changed_gradient(
