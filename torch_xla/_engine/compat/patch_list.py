@@ -29,6 +29,7 @@ _DDP_REDUCER = "engine/distributed/test_ddp_reducer.py"
 _TORCH_PROFILER = "engine/diagnostics/profiles/test_torch_profiler.py"
 _DEVICE_GUARD = "engine/compat/abi/test_device_guard.py"
 _TORCH = "engine/compat/names/test_torch.py"
+_DISTRIBUTED_TENSORS = "api/distributed/test_distributed_tensors.py::test_distributed_tensors_on_a_mesh"
 _GARBAGE_CALLBACK = "engine/compat/patches/test_garbage_callback.py"
 
 
@@ -347,7 +348,7 @@ wrap_tensor = Patch(
     "torch._dynamo.variables.builder.VariableBuilder.wrap_tensor",
     why="Dynamo guards the parts of a `DTensor`, and would guard nothing of one that shows memory of its own.",
     until="Dynamo asks a subclass what to guard.",
-    test=UNSEEN,
+    test=_DISTRIBUTED_TENSORS,
 )
 result_as_constant = Patch(
     "torch._dynamo.variables.functions.invoke_and_store_as_constant",
@@ -373,7 +374,7 @@ mesh_init, mesh_group, mesh_local_rank, mesh_rank = _each(
     ),
     until="`DeviceMesh` knows meshes of several devices in one process.",
     tests={
-        UNSEEN: "DeviceMesh.__init__ DeviceMesh.get_group DeviceMesh.get_local_rank get_rank",
+        _DISTRIBUTED_TENSORS: "DeviceMesh.__init__ DeviceMesh.get_group DeviceMesh.get_local_rank get_rank",
     },
 ).values()
 dtensor_constructor, from_local = _each(
@@ -381,14 +382,14 @@ dtensor_constructor, from_local = _each(
     why="`torch.distributed.tensor.zeros` and the like make parts, where XLA divides the whole.",
     until="A mesh can make the tensors that are divided over it.",
     tests={
-        UNSEEN: "_api._dtensor_init_helper DTensor.from_local",
+        _DISTRIBUTED_TENSORS: "_api._dtensor_init_helper DTensor.from_local",
     },
 ).values()
 move_states = Patch(
     "torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device",
     why="`fully_shard` moves parameters by `tensor.data = ...`, which PyTorch refuses between kinds of memory.",
     until="`fully_shard` moves modules by `Module.to`.",
-    test=UNSEEN,
+    test="engine/distributed/test_parallel_plans.py::test_a_model_on_the_host_moves_when_it_is_sharded",
 )
 region_of_draws = Patch(
     "torch.distributed.tensor._random.OffsetBasedRNGTracker._distribute_region",
