@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 CHECKS = {
     "format": ["ruff", "format", "--check"],
     "lint": ["ruff", "check"],
-    "types of the engine": ["mypy"],
+    "types": ["mypy"],
 }
 FIXES = {
     "fix": ["ruff", "check", "--fix"],
@@ -22,7 +22,7 @@ FIXES = {
 }
 
 
-TYPES = "types of the engine"
+TYPES = "types"
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:

@@ -1,5 +1,6 @@
 """The version of this package."""
 
+__torch_gitrev__: str | None
 try:
     from torch.version import git_version as __torch_gitrev__
 except ImportError:  # `python -m torch_xla.doctor` says so

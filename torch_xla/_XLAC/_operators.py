@@ -211,8 +211,9 @@ def _xla_adam_optimizer_step_(
     use_adamw: bool,
 ) -> None:
     """Take a step of Adam or AdamW for one parameter; see `torch_xla.amp.syncfree`."""
+    largest = [max_exp_avg_sq] if amsgrad and max_exp_avg_sq is not None else []
     _functional.adam_step(
-        found_inf, [step], [param], [grad], [exp_avg], [exp_avg_sq], [max_exp_avg_sq] if amsgrad else [],
+        found_inf, [step], [param], [grad], [exp_avg], [exp_avg_sq], largest,
         amsgrad=amsgrad, beta1=beta1, beta2=beta2, lr=lr, weight_decay=weight_decay, eps=eps, maximize=maximize,
         use_adamw=use_adamw,
     )  # fmt: skip

@@ -127,10 +127,10 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
         )
     if split < 1 or x.shape[1] % split:
         raise ValueError(f"distributed_mm(): split is {split}; it must divide m, the {x.shape[1]} columns of x")
-    products = []
+    products: list[torch.Tensor] = []
     for part in x.split(x.shape[1] // split, 1):
         rows = collectives.all_to_all(part, 0, 1, count)
-        products.append(collectives.reduce_scatter(collectives.REDUCE_SUM, w @ rows, 1.0, 1, count))
+        products += collectives.reduce_scatter(collectives.REDUCE_SUM, [w @ rows], 1.0, 1, count)
     return torch.cat(products, 1)
 
 
@@ -145,6 +145,9 @@ class SyncBatchNorm(torch.nn.Module):
     >>> norm(torch.arange(6.0, device="xla").view(2, 3)).tolist()[0][0] < 0
     True
     """
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()

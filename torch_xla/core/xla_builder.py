@@ -79,7 +79,7 @@ class XlaCallable:
 
     def __init__(self, xla_func: Callable[..., Any], name: str | None = None) -> None:
         self.function = xla_func
-        self.name = name or getattr(xla_func, "__name__", "computation")
+        self.name: str = name if name else getattr(xla_func, "__name__", "computation")
         self._built: dict[Any, Callable[..., Any]] = {}
 
     def specialize(self, shapes: Sequence[Shape], **kwargs: Any) -> Any:
@@ -136,7 +136,8 @@ def call_jax(
     """
     if torch.compiler.is_dynamo_compiling():
         leaves, tree = pytree.tree_flatten((args, kwargs or {}))
-        tensors, named = [], []
+        tensors: list[torch.Tensor] = []
+        named: list[Any] = []
         for leaf in leaves:
             named.append(f"{jax_functions.PLACE}{len(tensors)}" if isinstance(leaf, torch.Tensor) else leaf)
             if isinstance(leaf, torch.Tensor):

@@ -210,6 +210,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return self.base_optimizer
 
     def _sum_up(self, parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None  # called when its gradient is complete
         gradient = parameter.grad.to(self.optimizer_dtype)
         before = self._sums.get(parameter)
         self._sums[parameter] = gradient if before is None else before + gradient

@@ -51,11 +51,14 @@ class SplashAttentionConfig:
     @classmethod
     def from_json(cls, json_str: str) -> "SplashAttentionConfig":
         """Return the options in a text of `to_json`. Raises `ValueError` for an unknown field."""
-        found = json.loads(json_str)
+        found: dict[str, Any] = json.loads(json_str)
         unknown = sorted(set(found) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"a SplashAttentionConfig has no {unknown[0]!r}")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
+        }
+        return cls(**options)
 
 
 def sa_custom_forward_fake(q: Tensor, *_: Any) -> tuple[Tensor, ...]:

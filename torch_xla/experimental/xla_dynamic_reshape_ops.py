@@ -40,9 +40,13 @@ dynamic_expand_xla, dynamic_view_xla = dynamic_expand, dynamic_view
 
 def dynamic_expand_meta(*args: Any) -> Tensor:
     """Return the result of `dynamic_expand` without values."""
-    return dynamic_expand(*(each.to("meta") if isinstance(each, Tensor) else each for each in args))
+    return dynamic_expand(*_on_meta(args))
 
 
 def dynamic_view_meta(*args: Any) -> Tensor:
     """Return the result of `dynamic_view` without values."""
-    return dynamic_view(*(each.to("meta") if isinstance(each, Tensor) else each for each in args))
+    return dynamic_view(*_on_meta(args))
+
+
+def _on_meta(args: tuple[Any, ...]) -> list[Any]:
+    return [each.to("meta") if isinstance(each, Tensor) else each for each in args]

@@ -1,6 +1,6 @@
 """The user's mesh, by whose axes a plan names collectives: the default mesh, or the mesh that was made last."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 from weakref import ref
 
@@ -14,7 +14,7 @@ class Grid(Protocol):
     axis_names: tuple[str, ...] | None
 
     @property
-    def device_ids(self) -> Sequence[int]: ...
+    def device_ids(self) -> Iterable[int]: ...
 
 
 _default: Grid | None = None

@@ -15,7 +15,8 @@ class SkipsOnDevice:
             if kwargs.get(name) not in (None, name == "fused"):
                 raise ValueError(f"this optimizer is always fused; leave out {name}={kwargs[name]!r}")
             kwargs.pop(name, None)
-        super().__init__(params, *args, fused=True, **kwargs)
+        optimizer: Any = super()
+        optimizer.__init__(params, *args, fused=True, **kwargs)
 
     def step(self, closure: Callable[[], Any] | None = None, found_inf: Tensor | None = None) -> Any:
         """Take one step, or none if `found_inf` (one element, on the parameters' device) is not zero."""

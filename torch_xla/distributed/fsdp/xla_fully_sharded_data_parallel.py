@@ -216,15 +216,15 @@ class XlaFullyShardedDataParallel(nn.Module):
         """
         if not self._is_root:
             raise RuntimeError("clip_grad_norm_() must be called on the outermost XlaFullyShardedDataParallel")
-        gradients = [parameter.grad for parameter in self.params_with_grad]
+        gradients = [parameter.grad for parameter in self.params_with_grad if parameter.grad is not None]
         norm_type = float(norm_type)
         is_highest = math.isinf(norm_type)
         zero = torch.zeros((), device=self.xla_device)
         norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in gradients]
         own = torch.stack([zero, *norms])
-        total = own.max() if is_highest else own.pow(norm_type).sum()
+        part = own.max() if is_highest else own.pow(norm_type).sum()
         reduction = collectives.REDUCE_MAX if is_highest else collectives.REDUCE_SUM
-        total = self._all_reduce(reduction, total, groups=groups)
+        (total,) = self._all_reduce(reduction, [part], groups=groups)
         norm = total if is_highest else total.pow(1.0 / norm_type)
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:

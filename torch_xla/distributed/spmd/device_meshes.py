@@ -325,7 +325,9 @@ def _local(t: XLAShardedTensor) -> torch.Tensor:
 def _constructed(function: Any, size: Any, mesh: DeviceMesh, placements: Any, **options: Any) -> DTensor:
     requires_grad, fill = options.pop("requires_grad", False), options.pop("fill_value", None)
     made = function(size, *(() if fill is None else (fill,)), **{**options, "device": "xla"})
-    return distributed(function.__name__, made, mesh, placements).requires_grad_(requires_grad)
+    made = distributed(function.__name__, made, mesh, placements)
+    made.requires_grad_(requires_grad)
+    return made
 
 
 local_part.append(_local)
