@@ -14,8 +14,7 @@ class Patch:
     """One function, or another attribute, under every name it is called by.
 
     `why` says why it is replaced, `until` what PyTorch or JAX would have to offer for the patch to go, and `test` which
-    test fails without it, below `tests/`; it is empty where no test has been seen to fail. `since` is for what older
-    releases lack.
+    test fails without it, below `tests/`. `since` is for what older releases lack.
     """
 
     def __init__(self, *names: str, why: str, until: str, test: str, since: str = "") -> None:

@@ -12,9 +12,6 @@ import torch.utils.checkpoint  # noqa: F401
 
 from .patch import Patch, Written
 
-# No test has been seen to fail without the patch.
-UNSEEN = ""
-
 # Files of tests, below `tests/`.
 _TORCH_PATCHES = "engine/dispatch/register/test_torch_patches.py"
 _NN_MODULES = "engine/dispatch/register/test_nn_modules.py"
@@ -26,6 +23,7 @@ _TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
 _DEVICE_HOOKS = "engine/dispatch/register/test_device_hooks.py"
 _AUTOGRAD_OBSERVERS = "engine/compat/patches/test_autograd_observers.py"
 _DDP_REDUCER = "engine/distributed/test_ddp_reducer.py"
+_PROCESS_GROUP = "engine/distributed/test_process_group.py"
 _TORCH_PROFILER = "engine/diagnostics/profiles/test_torch_profiler.py"
 _DEVICE_GUARD = "engine/compat/abi/test_device_guard.py"
 _TORCH = "engine/compat/names/test_torch.py"
@@ -294,7 +292,7 @@ is_to_be_initialised = Patch(
     since="2.12",
     why="`FakeTensorMode` would start a client for programs that never use `xla`.",
     until="A backend in Python can say that it is not in use.",
-    test=UNSEEN,
+    test=_TORCH_ACCELERATOR + "::test_a_fake_tensor_of_a_device_that_is_not_there_is_made",
 )
 device_hint = Patch(
     "torch._meta_registrations.device_hint",
@@ -354,7 +352,7 @@ result_as_constant = Patch(
     "torch._dynamo.variables.functions.invoke_and_store_as_constant",
     why="Dynamo guards too little of functions that are arguments of one whose result is constant.",
     until="Dynamo guards the code and the closure of such arguments.",
-    test=UNSEEN,
+    test="engine/interop/test_jax_functions.py::test_functions_that_one_factory_made_are_two_to_a_graph",
 )
 wrap_for_grad, wrap_for_vmap = _each(
     "torch._functorch",
@@ -395,7 +393,7 @@ region_of_draws = Patch(
     "torch.distributed.tensor._random.OffsetBasedRNGTracker._distribute_region",
     why="Parts of distributed tensors draw from where CUDA counts in its random state.",
     until="A backend can give its tracker of random states.",
-    test=UNSEEN,
+    test=_PROCESS_GROUP + "::test_parts_of_distributed_tensors_are_drawn_apart",
 )
 total_norm = Patch(
     "torch.nn.utils.clip_grad._get_total_norm",
@@ -421,14 +419,14 @@ device_of_objects = Patch(
     "torch.distributed.distributed_c10d._get_object_coll_device",
     why="Objects pass as bytes in the memory of the host.",
     until="A backend can name the device that objects pass through.",
-    test=UNSEEN,
+    test=_PROCESS_GROUP + "::test_parts_of_distributed_tensors_are_drawn_apart",
 )
 batch_isend_irecv = Patch(
     "torch.distributed.distributed_c10d.batch_isend_irecv",
     "torch.distributed.batch_isend_irecv",
     why="Sends and receives of a batch belong together, which PyTorch says only to process groups in C++.",
     until="PyTorch calls `_start_coalescing` of process groups in Python.",
-    test=UNSEEN,
+    test=_PROCESS_GROUP + "::test_objects_groups_and_messages_arrive",
 )
 profiler = _each(
     "torch.autograd.profiler.profile",

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_xla._engine.dispatch.register import torch_accelerator
 
@@ -104,6 +105,12 @@ def test_who_names_the_platform_means_to_use_it(native: Native, monkeypatch: pyt
 def test_another_accelerator_that_is_not_in_the_machine_has_no_pinned_memory(native: Native) -> None:
     torch.accelerator.empty_host_cache()
     assert native.calls == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="that device is there")
+def test_a_fake_tensor_of_a_device_that_is_not_there_is_made() -> None:
+    with FakeTensorMode():
+        assert torch.tensor([1, 2], device="cuda").device == torch.device("cuda:0")
 
 
 def test_the_hooks_answer_for_xla_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
