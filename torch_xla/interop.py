@@ -44,7 +44,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
     return interop.from_jax(array)
 
 
-def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_jax(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """Record a call of `function`, a pure function of JAX, as one operation, and return its result with tensors.
 
     `function` receives tensors among the arguments (in any nesting) as arrays, and its resulting arrays become tensors.
@@ -73,7 +73,7 @@ def as_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def of_tensors(*args: Any, **kwargs: Any) -> Any:
+    def of_tensors(*args: object, **kwargs: object) -> Any:
         return xla_builder.call_jax(function, args, kwargs)
 
     return of_tensors

@@ -80,7 +80,7 @@ class StableHLOGraphModule:
         """Return the result of the function `method_name` for the positional arguments `args`."""
         return self._model.call(method_name, args, {})
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the result of the only function. Raises `ValueError` for other structures, sizes or dtypes."""
         return self._model.call(None, args, kwargs)
 
@@ -147,7 +147,7 @@ def save_as_stablehlo(
 
 def save_torch_model_as_stablehlo(
     torchmodel: torch.nn.Module,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     path: str | os.PathLike[str],
     options: StableHLOExportOptions | None = None,
 ) -> None:

@@ -5,7 +5,7 @@ import ast
 from tests.house.source import nodes_of, python_files
 
 # Today's share. Lower it with each change that names a type or writes `object` for what is only passed on.
-MOST_ANY = 0.219
+MOST_ANY = 0.176
 
 
 def annotations() -> list[ast.expr]:

@@ -48,7 +48,7 @@ def _xla_all_reduce_inplace(
 
 def _xla_all_to_all(
     input: torch.Tensor,
-    token: Any,
+    token: object,
     split_dimension: int,
     concat_dimension: int,
     split_count: int,
@@ -77,7 +77,7 @@ def _xla_all_gather(
 def _xla_all_gather_out(
     output: torch.Tensor,
     input: torch.Tensor,
-    token: Any,
+    token: object,
     dim: int,
     shard_count: int,
     groups: Groups = (),
@@ -89,7 +89,7 @@ def _xla_all_gather_out(
 
 
 def _xla_all_gather_coalesced(
-    inputs: Tensors, token: Any, dim: int, shard_count: int, groups: Groups = (), pin_layout: bool = True
+    inputs: Tensors, token: object, dim: int, shard_count: int, groups: Groups = (), pin_layout: bool = True
 ) -> list[Any]:
     """Concatenate the values of several tensors; the last of the results is a token."""
     return [*collectives.all_gather(list(inputs), dim, groups or None, None, pin_layout), IrValue()]
@@ -98,7 +98,7 @@ def _xla_all_gather_coalesced(
 def _xla_all_gather_coalesced_out(
     outputs: Tensors,
     inputs: Tensors,
-    token: Any,
+    token: object,
     dim: int,
     shard_count: int,
     groups: Groups = (),
@@ -112,7 +112,7 @@ def _xla_all_gather_coalesced_out(
 def _xla_reduce_scatter(
     reduce_type: str,
     input: torch.Tensor,
-    token: Any,
+    token: object,
     scale: float,
     scatter_dim: int,
     shard_count: int,
@@ -130,7 +130,7 @@ def _xla_reduce_scatter_out(
     reduce_type: str,
     output: torch.Tensor,
     input: torch.Tensor,
-    token: Any,
+    token: object,
     scale: float,
     scatter_dim: int,
     shard_count: int,
@@ -145,7 +145,7 @@ def _xla_reduce_scatter_out(
 def _xla_reduce_scatter_coalesced(
     reduce_type: str,
     inputs: Tensors,
-    token: Any,
+    token: object,
     scale: float,
     scatter_dim: int,
     shard_count: int,
@@ -161,7 +161,7 @@ def _xla_reduce_scatter_coalesced_out(
     reduce_type: str,
     outputs: Tensors,
     inputs: Tensors,
-    token: Any,
+    token: object,
     scale: float,
     scatter_dim: int,
     shard_count: int,
@@ -176,18 +176,18 @@ def _xla_reduce_scatter_coalesced_out(
 
 
 def _xla_collective_permute(
-    input: torch.Tensor, token: Any, pairs: Sequence[Sequence[int]]
+    input: torch.Tensor, token: object, pairs: Sequence[Sequence[int]]
 ) -> tuple[torch.Tensor, IrValue]:
     """Send a tensor from source to target for each pair."""
     return collectives.collective_permute(input, pairs), IrValue()
 
 
-def _xla_send(input: torch.Tensor, token: Any, channel_id: int) -> tuple[torch.Tensor, IrValue]:
+def _xla_send(input: torch.Tensor, token: object, channel_id: int) -> tuple[torch.Tensor, IrValue]:
     """Send a tensor over a channel."""
     return collectives.send(input, channel_id), IrValue()
 
 
-def _xla_recv(output: torch.Tensor, token: Any, channel_id: int) -> tuple[torch.Tensor, IrValue]:
+def _xla_recv(output: torch.Tensor, token: object, channel_id: int) -> tuple[torch.Tensor, IrValue]:
     """Overwrite `output` with what comes over a channel."""
     return collectives.recv(output, channel_id), IrValue()
 

@@ -61,7 +61,7 @@ def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> Any:
     return builders.computation_from_module_proto(name, proto)
 
 
-def _xla_computation_text(computation: Any) -> str:
+def _xla_computation_text(computation: object) -> str:
     """Return a computation as HLO text."""
     return builders.get_computation_hlo(computation)
 
@@ -71,7 +71,7 @@ def _to_dlpack(input: torch.Tensor) -> Any:
     return transfer.to_dlpack(input)
 
 
-def _from_dlpack(ext_data: Any) -> torch.Tensor:
+def _from_dlpack(ext_data: object) -> torch.Tensor:
     """Return a tensor on the memory of a DLPack capsule; see `torch_xla.utils.dlpack`."""
     return transfer.from_dlpack(ext_data)
 

@@ -1,7 +1,6 @@
 """The functions of `torch_xla._XLAC` that set how programs are recorded and compiled."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import torch
@@ -19,7 +18,7 @@ class PjRtPlugin:
     """The base of the plugins that `_register_pjrt_plugin` takes: see `torch_xla.experimental.plugins.DevicePlugin`."""
 
 
-def _register_pjrt_plugin(name: str, plugin: Any) -> None:
+def _register_pjrt_plugin(name: str, plugin: object) -> None:
     """Register a PJRT plugin under a name that `PJRT_DEVICE` can choose."""
     runtime.register_plugin(name, plugin)
 
@@ -100,7 +99,7 @@ def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, op_name_prefix: str, ma
     return step.name_operation(value_of(step.on_xla(tensor)), op_name_prefix)
 
 
-def _xla_register_custom_call_target(fn_name: str, function_ptr: Any, platform: str) -> None:
+def _xla_register_custom_call_target(fn_name: str, function_ptr: object, platform: str) -> None:
     """Register a C function, as a capsule, as the target `fn_name` of custom calls on a platform of JAX's."""
     jax.ffi.register_ffi_target(fn_name, function_ptr, platform=platform, api_version=0)
 

@@ -114,7 +114,7 @@ def _spmd_full_to_shard_shape(input: torch.Tensor) -> torch.Tensor:
 
 
 def _spmd_shard_to_full_shape(
-    input: torch.Tensor, sharding: OpSharding, output_shape: Sequence[int], output_type: Any = None
+    input: torch.Tensor, sharding: OpSharding, output_shape: Sequence[int], output_type: object = None
 ) -> torch.Tensor:
     """End a manual region: combine the devices' values to a tensor of `output_shape`."""
     if not _is_spread(input):

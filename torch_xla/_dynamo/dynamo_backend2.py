@@ -8,7 +8,7 @@ import torch
 from .._engine.compiled.dynamo import registration
 
 
-def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[object]) -> Callable[..., Any]:
     """Compile for `torch.compile(backend=dynamo_backend)`; the same as `backend="openxla"`.
 
     >>> import torch, torch_xla

@@ -44,7 +44,7 @@ class GraphInputMatcher:
             for number, value in zip(self.graph_input_tensor_ids, graph_input_xla_values, strict=True)
         ]
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
+    def __call__(self, args: Sequence[object]) -> list[Any]:
         """Return the graph's inputs where the function is called with `args`."""
         found = []
         for number, value in zip(self.graph_input_tensor_ids, self.graph_input_xla_values, strict=True):
@@ -99,7 +99,7 @@ class Deduper:
     def __init__(self) -> None:
         self.permute_for_orig: list[int] = []
 
-    def dedup(self, input_list: Sequence[Any]) -> list[Any]:
+    def dedup(self, input_list: Sequence[object]) -> list[Any]:
         """Return each object of a list once, in the order of its first place."""
         places: dict[int, int] = {}
         found: list[Any] = []
@@ -111,7 +111,7 @@ class Deduper:
             self.permute_for_orig.append(places[id(value)])
         return found
 
-    def recover(self, deduped_list: Sequence[Any]) -> list[Any]:
+    def recover(self, deduped_list: Sequence[object]) -> list[Any]:
         """Return a list like the one that `dedup` took, of other elements."""
         return [deduped_list[place] for place in self.permute_for_orig]
 
@@ -153,7 +153,7 @@ def _fallbacks() -> dict[str, int | None]:
     return {name: metrics.counter_value(name) for name in metrics.fallback_names()}
 
 
-def _is_on_xla(value: Any) -> bool:
+def _is_on_xla(value: object) -> bool:
     """Return whether all tensors in a nested value are on `xla`."""
     if isinstance(value, torch.Tensor):
         return value.device.type == "xla"

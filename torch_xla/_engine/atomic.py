@@ -93,6 +93,6 @@ class _Lock(type(threading.RLock())):  # type: ignore[misc]
 lock: Callable[[], threading.RLock] = _Lock if sys.version_info >= (3, 14) else threading.RLock
 
 
-def stores(objects: Iterable[Any], name: str, values: Iterable[Any]) -> Iterator[None]:
+def stores(objects: Iterable[object], name: str, values: Iterable[object]) -> Iterator[None]:
     """Set the attribute `name` of each of the `objects` to its value, as it is run through."""
     return map(setattr, objects, repeat(name), values)  # type: ignore[func-returns-value]

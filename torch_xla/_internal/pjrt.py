@@ -11,7 +11,7 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def spawn(
-    fn: Callable[..., Any], nprocs: int | None = None, start_method: str = "spawn", args: Iterable[Any] = ()
+    fn: Callable[..., Any], nprocs: int | None = None, start_method: str = "spawn", args: Iterable[object] = ()
 ) -> None:
     """Call `fn(index, *args)` for each device, as `torch_xla.distributed.xla_multiprocessing.spawn` does.
 
@@ -22,7 +22,9 @@ def spawn(
     _spawn(fn, args, nprocs, start_method=start_method)
 
 
-def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any) -> dict[int, Any]:
+def run_multiprocess(
+    fn: Callable[..., Any], *args: object, start_method: str = "spawn", **kwargs: object
+) -> dict[int, Any]:
     """Run `fn(*args, **kwargs)` in one process for each device, and return the results by the processes' ordinals.
 
     With one device, `fn` runs in this process. Results must be picklable. Raises the exceptions of `spawn`.

@@ -11,7 +11,7 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def pjrt_rendezvous_handler(
-    url: str, timeout: timedelta | None = None, **kwargs: Any
+    url: str, timeout: timedelta | None = None, **kwargs: object
 ) -> Iterator[tuple[Any, int, int]]:
     """Yield, once, a store, the rank of this process and the number of processes. `torch.distributed` calls this.
 

@@ -36,7 +36,7 @@ class autocast(torch.autocast):  # noqa: N801
         """Return `func`, run in such a block."""
 
         @functools.wraps(func)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: object, **kwargs: object) -> Any:
             with self:
                 return func(*args, **kwargs)
 

@@ -21,7 +21,7 @@ def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> "Op":
     return Op(interop.builder_operation(name, nodes[0].builder, nodes, kwargs))
 
 
-def mkleaf(name: str, builder: interop.XlaBuilder, **kwargs: Any) -> "Op":
+def mkleaf(name: str, builder: interop.XlaBuilder, **kwargs: object) -> "Op":
     """Return the operation `name`, which has no operands: "Constant" (value=), "Iota" (shape=, iota_dimension=)."""
     return Op(interop.builder_operation(name, builder, (), kwargs))
 
@@ -31,7 +31,7 @@ def mkparam(builder: interop.XlaBuilder, param_no: int, shape: Shape) -> "Op":
     return Op(interop.builder_parameter(builder, param_no, shape.shape))
 
 
-def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Any], **kwargs: Any) -> Any:
+def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[object], **kwargs: object) -> Any:
     """Build the computation `fn(*parameters, **kwargs)`, with a parameter for each of `shapes`.
 
     `fn` takes `Op`s and returns an `Op` or a tuple of them. A shape may be that of a tuple, also as a list of shapes.
@@ -63,7 +63,7 @@ def _of_one(name: str) -> Callable[["Op"], "Op"]:
 
 
 def _of_two(name: str) -> Callable[["Op", Any], "Op"]:
-    def method(self: "Op", other: Any) -> "Op":
+    def method(self: "Op", other: object) -> "Op":
         return mkop(name, (self, other if isinstance(other, Op) else self.scalar_of(other)))
 
     method.__doc__ = f"XLA's {name}, element by element; a number stands for a scalar of this element type."
@@ -71,7 +71,7 @@ def _of_two(name: str) -> Callable[["Op", Any], "Op"]:
 
 
 def _reversed(name: str) -> Callable[["Op", Any], "Op"]:
-    def method(self: "Op", other: Any) -> "Op":
+    def method(self: "Op", other: object) -> "Op":
         return mkop(name, (self.scalar_of(other), self))
 
     return method
@@ -102,7 +102,7 @@ class Op(Windowed):
         """Build the computation whose result is this operation. Raises `ValueError` if a parameter is missing."""
         return self.op.computation(name)
 
-    def scalar_of(self, value: Any) -> "Op":
+    def scalar_of(self, value: object) -> "Op":
         """Return a number as a scalar of this operation's element type."""
         return Op.scalar(self.builder(), value, self.shape().dtype)
 
@@ -116,11 +116,11 @@ class Op(Windowed):
         del inferred_dimension  # which of them is -1
         return mkop("Reshape", (self,), sizes=interop.inferred_sizes(self.shape().sizes, sizes), dimensions=dimensions)
 
-    def dynamic_reshape(self, sizes: Any) -> NoReturn:
+    def dynamic_reshape(self, sizes: object) -> NoReturn:
         """Raise `NotImplementedError`: sizes in programs are numbers."""
         _refuse_dynamic("dynamic_reshape")
 
-    def set_dimension_size(self, size: Any, dimension: int) -> NoReturn:
+    def set_dimension_size(self, size: object, dimension: int) -> NoReturn:
         """Raise `NotImplementedError`: sizes in programs are numbers."""
         _refuse_dynamic("set_dimension_size")
 
@@ -175,7 +175,7 @@ class Op(Windowed):
         self,
         scatter_indices: "Op",
         updates: "Op",
-        computation: Any,
+        computation: object,
         update_window_dims: Sequence[int],
         inserted_window_dims: Sequence[int],
         scatter_dims_to_operand_dims: Sequence[int],
@@ -191,7 +191,7 @@ class Op(Windowed):
             indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
         )  # fmt: skip
 
-    def dot(self, other: "Op", precision_config: Any = None) -> "Op":
+    def dot(self, other: "Op", precision_config: object = None) -> "Op":
         """Return the product of two matrices or vectors."""
         return mkop("Dot", (self, other), precision_config=precision_config)
 
@@ -207,11 +207,11 @@ class Op(Windowed):
         """Pad with a scalar: `config` has, for each dimension, the padding before, after and between elements."""
         return mkop("Pad", (self, value), config=config)
 
-    def reduce(self, init_value: "Op", computation: Any, dimensions: Sequence[int]) -> "Op":
+    def reduce(self, init_value: "Op", computation: object, dimensions: Sequence[int]) -> "Op":
         """Reduce along some dimensions."""
         return mkop("Reduce", (self, init_value), computation=computation, dimensions=dimensions)
 
-    def reduce_all(self, init_value: "Op", computation: Any) -> "Op":
+    def reduce_all(self, init_value: "Op", computation: object) -> "Op":
         """Reduce along all dimensions."""
         return mkop("ReduceAll", (self, init_value), computation=computation)
 
@@ -252,7 +252,7 @@ class Op(Windowed):
         return mkop("GetTupleElement", (self,), index=index)
 
     def conditional(
-        self, true_operand: "Op", false_operand: "Op", true_computation: Any, false_computation: Any
+        self, true_operand: "Op", false_operand: "Op", true_computation: object, false_computation: object
     ) -> "Op":
         """Run one of two computations with its operand; this predicate chooses."""
         return mkop(
@@ -261,7 +261,7 @@ class Op(Windowed):
         )  # fmt: skip
 
     def mkconditional(
-        self, ops: Sequence["Op"], true_fn: Callable[..., Any], false_fn: Callable[..., Any], **kwargs: Any
+        self, ops: Sequence["Op"], true_fn: Callable[..., Any], false_fn: Callable[..., Any], **kwargs: object
     ) -> "Op":
         """Run one of two functions of `ops`; this predicate chooses."""
         operand = Op.tuple(ops, self.builder())
@@ -271,13 +271,13 @@ class Op(Windowed):
         ]
         return self.conditional(operand, operand, *chosen)
 
-    def while_loop(self, condition_computation: Any, body_computation: Any) -> "Op":
+    def while_loop(self, condition_computation: object, body_computation: object) -> "Op":
         """Apply `body_computation` repeatedly, beginning with this operation, while `condition_computation` holds."""
         return mkop("While", (self,), condition_computation=condition_computation, body_computation=body_computation)
 
     @classmethod
     def mkwhile(
-        cls, ops: Sequence["Op"], condition_fn: Callable[..., Any], body_fn: Callable[..., Any], **kwargs: Any
+        cls, ops: Sequence["Op"], condition_fn: Callable[..., Any], body_fn: Callable[..., Any], **kwargs: object
     ) -> "Op":
         """Apply `body_fn(*ops)` repeatedly while `condition_fn(*ops)` holds, and return the results as a tuple."""
         start = cls.tuple(ops)
@@ -291,14 +291,16 @@ class Op(Windowed):
     def wrap_function(cls, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return `fn` as a function of one tuple; if `fn` returns several results, they become a tuple."""
 
-        def of_tuple(operand: "Op", **kwargs: Any) -> Any:
+        def of_tuple(operand: "Op", **kwargs: object) -> Any:
             elements = [operand.get_tuple_element(place) for place in range(operand.shape().tuple_size())]
             return fn(*elements, **kwargs)
 
         return of_tuple
 
     @classmethod
-    def make_computation(cls, name: str, computation: Any, args_or_shapes: Sequence[Any], **kwargs: Any) -> Any:
+    def make_computation(
+        cls, name: str, computation: object, args_or_shapes: Sequence[object], **kwargs: object
+    ) -> Any:
         """Return `computation`, or the computation of a function of `Op`s for operands or shapes such as these."""
         if not callable(computation) or isinstance(computation, interop.BuilderComputation):
             return computation
@@ -311,7 +313,7 @@ class Op(Windowed):
         return Op(interop.builder_operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
 
     @classmethod
-    def concat_in_dim(cls, ops: Sequence["Op"], dimension: int, builder: Any = None) -> "Op":
+    def concat_in_dim(cls, ops: Sequence["Op"], dimension: int, builder: object = None) -> "Op":
         """Concatenate the operations along a dimension."""
         del builder
         return mkop("ConcatInDim", ops, dimension=dimension)
@@ -323,14 +325,14 @@ class Op(Windowed):
         return Op(interop.builder_operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))
 
     @classmethod
-    def constant(cls, builder: interop.XlaBuilder, value: Any) -> "Op":
+    def constant(cls, builder: interop.XlaBuilder, value: object) -> "Op":
         """Return a tensor (of the CPU), array or number as a constant with its dtype."""
         array = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         host = np.asarray(jax.numpy.from_dlpack(array)) if array.dtype is torch.bfloat16 else array.numpy()
         return mkleaf("Constant", builder, value=host)
 
     @classmethod
-    def scalar(cls, builder: interop.XlaBuilder, value: Any, dtype: str | None = None) -> "Op":
+    def scalar(cls, builder: interop.XlaBuilder, value: object, dtype: str | None = None) -> "Op":
         """Return a number as a constant; by default its element type is PyTorch's for such a number."""
         kind = interop.builder_dtype(dtype) if dtype else torch.as_tensor(value).numpy().dtype
         return mkleaf("Constant", builder, value=np.asarray(value, kind))
@@ -352,7 +354,7 @@ class Op(Windowed):
 
     @classmethod
     def sort(
-        cls, ops: Sequence["Op"], comparator: Any, dimension: int | None = None, is_stable: bool | None = None
+        cls, ops: Sequence["Op"], comparator: object, dimension: int | None = None, is_stable: bool | None = None
     ) -> "Op":
         """Sort arrays together, always stably. `comparator` takes two elements of each array, in turn.
 
@@ -365,10 +367,10 @@ class Op(Windowed):
     def map(
         cls,
         ops: Sequence["Op"],
-        computation: Any,
+        computation: object,
         dimensions: Sequence[int],
-        static_operands: Sequence[Any] = (),
-        builder: Any = None,
+        static_operands: Sequence[object] = (),
+        builder: object = None,
     ) -> "Op":
         """Apply a computation of scalars to the elements at each index."""
         del builder
@@ -384,7 +386,7 @@ class Op(Windowed):
         """Return XLA's name for a dtype of PyTorch."""
         return interop.dtype_name(dtypes.to_jax(dtype))
 
-    def scalar_like(self, value: Any) -> "Op":
+    def scalar_like(self, value: object) -> "Op":
         """Return an array of this shape with the same number everywhere."""
         return mkop("ScalarLike", (self,), value=value)
 

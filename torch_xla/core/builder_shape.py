@@ -37,7 +37,7 @@ class Shape:
     f32[2,3]
     """
 
-    def __init__(self, shape: Any) -> None:
+    def __init__(self, shape: object) -> None:
         if isinstance(shape, Shape):
             shape = shape.shape
         self._described: Any = tuple(Shape(each).shape for each in shape) if isinstance(shape, tuple | list) else shape
@@ -117,7 +117,7 @@ def mkshape(dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool]
     return Shape.create(dtype, sizes, dynamic_dimensions)
 
 
-def tensor_shape(tensor: Any, device: str = "") -> Any:
+def tensor_shape(tensor: object, device: str = "") -> Any:
     """Return the shape of a tensor with its element type on the device; for a list of tensors, a list of shapes.
 
     >>> import torch

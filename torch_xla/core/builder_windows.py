@@ -12,19 +12,19 @@ class Windowed:
     def __init__(self, op: interop.BuilderNode) -> None:
         self.op = op
 
-    def operation(self, name: str, others: Sequence[Any], **kwargs: Any) -> Any:
+    def operation(self, name: str, others: Sequence[Any], **kwargs: object) -> Any:
         """Return the operation that XLA calls `name`, with this and `others` as operands."""
         nodes = [self.op, *(each.op for each in others)]
         return type(self)(interop.builder_operation(name, self.op.builder, nodes, kwargs))
 
     def conv(
         self,
-        kernel: Any,
+        kernel: object,
         window_strides: Sequence[int],
         feature_group_count: int = 1,
         batch_group_count: int = 1,
         padding: str = "valid",
-        precision_config: Any = None,
+        precision_config: object = None,
     ) -> Any:
         """Convolve [batch, features, space…] with [outputs, inputs, space…]; padding is "valid" or "same"."""
         return self.operation(
@@ -34,7 +34,7 @@ class Windowed:
         )  # fmt: skip
 
     def conv_with_general_padding(
-        self, kernel: Any, window_strides: Sequence[int], padding: Any, *groups: Any, **options: Any
+        self, kernel: object, window_strides: Sequence[int], padding: object, *groups: object, **options: object
     ) -> Any:
         """Convolve as `conv` does, with a pair of paddings for each spatial dimension."""
         return self.operation(
@@ -44,7 +44,7 @@ class Windowed:
 
     def conv_with_general_dimensions(
         self,
-        kernel: Any,
+        kernel: object,
         window_strides: Sequence[int],
         input_batch_dimension: int,
         input_feature_dimension: int,
@@ -55,9 +55,9 @@ class Windowed:
         input_spatial_dimensions: Sequence[int],
         kernel_spatial_dimensions: Sequence[int],
         output_spatial_dimensions: Sequence[int],
-        padding: Any = "valid",
-        *groups: Any,
-        **options: Any,
+        padding: object = "valid",
+        *groups: object,
+        **options: object,
     ) -> Any:
         """Convolve as `conv` does, with the order of dimensions in the arguments."""
         dimensions = (
@@ -80,13 +80,13 @@ class Windowed:
 
     def conv_general_dilated(
         self,
-        kernel: Any,
+        kernel: object,
         window_strides: Sequence[int],
-        padding: Any,
+        padding: object,
         lhs_dilation: Sequence[int],
         rhs_dilation: Sequence[int],
-        *dimensions: Any,
-        **options: Any,
+        *dimensions: object,
+        **options: object,
     ) -> Any:
         """Convolve as `conv_general` does, with a dilated input (`lhs_dilation`) and kernel (`rhs_dilation`)."""
         options.update(lhs_dilation=tuple(lhs_dilation), rhs_dilation=tuple(rhs_dilation))
@@ -94,13 +94,13 @@ class Windowed:
 
     def select_and_scatter(
         self,
-        source: Any,
-        init_value: Any,
+        source: object,
+        init_value: object,
         window_dimensions: Sequence[int],
         window_strides: Sequence[int],
-        select_computation: Any,
-        scatter_computation: Any,
-        padding: Any = "valid",
+        select_computation: object,
+        scatter_computation: object,
+        padding: object = "valid",
     ) -> Any:
         """Return the gradient of a pooling: each element of `source` is added where its window's chosen element is."""
         return self.operation(
@@ -119,7 +119,7 @@ class Windowed:
         batch_dimension: int,
         feature_dimension: int,
         spatial_dimensions: Sequence[int],
-        padding: Any = "valid",
+        padding: object = "valid",
     ) -> Any:
         """Return the largest element of each window over the spatial dimensions."""
         return self.operation(
@@ -129,11 +129,11 @@ class Windowed:
 
     def reduce_window(
         self,
-        init_value: Any,
-        computation: Any,
+        init_value: object,
+        computation: object,
         window_dimensions: Sequence[int],
         window_strides: Sequence[int],
-        padding: Any = "valid",
+        padding: object = "valid",
     ) -> Any:
         """Reduce each window."""
         return self.operation(
@@ -142,6 +142,6 @@ class Windowed:
         )  # fmt: skip
 
 
-def _groups(groups: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
+def _groups(groups: Sequence[object], options: dict[str, Any]) -> dict[str, Any]:
     names = ("feature_group_count", "batch_group_count", "precision_config")
     return {**dict(zip(names, groups, strict=False)), **options}

@@ -67,7 +67,7 @@ def is_master_ordinal(local: bool = True) -> bool:
     return (place.local_index if local else place.index) == 0
 
 
-def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flush: bool = False) -> None:
+def master_print(*args: object, fd: TextIO | None = None, local: bool = False, flush: bool = False) -> None:
     """Print on replica 0 only: of the whole program, or with `local=True` of each machine.
 
     `fd` is the file to print to, by default the standard output.
@@ -414,7 +414,7 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     return processes.exchange(str(tag), bytes(payload))
 
 
-def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+def mesh_reduce(tag: str, data: object, reduce_fn: Callable[[list[Any]], Any]) -> Any:
     """Collect `data` of all replicas on the host and return `reduce_fn` of the list.
 
     `data` may be anything that can be pickled; `xla` tensors in it arrive on the CPU.
@@ -429,7 +429,7 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     return reduce_fn([pickle.loads(each) for each in rendezvous(tag, pickle.dumps(own))])
 
 
-def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collection[int] | int = (0,)) -> Any:
+def do_on_ordinals(target: Callable[..., Any], data: object = (), ordinals: Collection[int] | int = (0,)) -> Any:
     """Call `target` with `data` on some replicas, and wait on all replicas until it has returned there.
 
     `data`, a tuple of arguments or one argument, arrives on the CPU. Replicas that are not in `ordinals` get `None`.

@@ -12,14 +12,14 @@ class AllReduceSumLayer(torch.autograd.Function):
     """The sum over the replicas. Its gradient is the sum of the gradients of all replicas."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of `x` as a new tensor."""
         result = collectives.all_reduce(collectives.REDUCE_SUM, x)
         assert isinstance(result, torch.Tensor)
         return result
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: object, *grads: torch.Tensor) -> Any:
         """Return the gradient of `x`."""
         return collectives.all_reduce(collectives.REDUCE_SUM, grads[0])
 

@@ -82,11 +82,11 @@ class XlaCallable:
         self.name: str = name if name else getattr(xla_func, "__name__", "computation")
         self._built: dict[Any, Callable[..., Any]] = {}
 
-    def specialize(self, shapes: Sequence[Shape], **kwargs: Any) -> Any:
+    def specialize(self, shapes: Sequence[Shape], **kwargs: object) -> Any:
         """Return the computation for arguments of these shapes; keywords are passed to the function unchanged."""
         return create_computation(self.name, self.function, shapes, **kwargs)
 
-    def __call__(self, *tensors: torch.Tensor, **kwargs: Any) -> Any:
+    def __call__(self, *tensors: torch.Tensor, **kwargs: object) -> Any:
         key = (*((tuple(each.shape), each.dtype) for each in tensors), *sorted(kwargs.items()))
         call = self._built.get(key)
         if call is None:
@@ -106,20 +106,20 @@ class JaxCallable:
     def __init__(self, jax_func: Callable[..., Any]) -> None:
         self.function = jax_func
 
-    def specialize(self, *args: Any, **kwargs: Any) -> str:
+    def specialize(self, *args: object, **kwargs: object) -> str:
         """Return the HLO text of the function for these arguments, before XLA optimises it."""
         return jax_functions.hlo_text(self.function, args, kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return call_jax(self.function, args, kwargs)
 
 
 def call_jax(
     jax_func: Callable[..., Any],
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any] | None = None,
     name: str | None = None,
-    override_hash: Any = None,
+    override_hash: object = None,
 ) -> Any:
     """Record a call of `jax_func`, a pure function of JAX, as one operation called `name`, and return its result.
 

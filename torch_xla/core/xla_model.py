@@ -164,7 +164,7 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     step.wait_for_devices()
 
 
-def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
+def add_step_closure(closure: Callable[..., Any], args: tuple[object, ...] = (), run_async: bool = False) -> None:
     """Call `closure(*args)` at the end of this step, after the step's program has been started.
 
     A closure reports values without a separate evaluation: tensors among `args` are kept and become results of the
@@ -223,7 +223,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def save(
-    data: Any, file_or_path: str | BinaryIO, master_only: bool = True, global_master: bool = False, sync: bool = True
+    data: object, file_or_path: str | BinaryIO, master_only: bool = True, global_master: bool = False, sync: bool = True
 ) -> None:
     """Save `data` as `torch.save` does, with its `xla` tensors on the CPU, so that any machine can load it.
 
@@ -245,12 +245,12 @@ def save(
         rendezvous("torch_xla.core.xla_model.save")
 
 
-def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+def _maybe_convert_to_cpu(data: object, convert: bool = True) -> Any:
     """Return `data` with its `xla` tensors on the CPU, copied in one batch. `convert=False` changes nothing."""
     return replaced(data, is_xla_tensor, transfer.copy_to_host) if convert else data
 
 
-def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any = None) -> Any:
+def send_cpu_data_to_device(datas: object, device: DeviceLike, input_sharding: object = None) -> Any:
     """Copy the CPU tensors in `datas`, any nested combination of Python objects, to `device`.
 
     Returns new containers where a tensor moved, and does not change those of `datas`. For one tensor, returns a list of
@@ -267,7 +267,7 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
     return transfer.moved_to_device(datas, _tensor.device_named(device).torch_device)
 
 
-def check_view_sharing(obj: Any) -> None:
+def check_view_sharing(obj: object) -> None:
     """Raise `RuntimeError` if two tensors in `obj` are different views of one storage. Equal views are allowed.
 
     >>> import torch, torch_xla.core.xla_model as xm

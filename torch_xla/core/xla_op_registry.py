@@ -25,7 +25,7 @@ class Op:
         self.name = name
         self._call = xla_builder.XlaCallable(opfn, name)
 
-    def __call__(self, *args: torch.Tensor, **kwargs: Any) -> Any:
+    def __call__(self, *args: torch.Tensor, **kwargs: object) -> Any:
         return self._call(*args, **kwargs)
 
 

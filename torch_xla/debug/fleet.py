@@ -1,7 +1,6 @@
 """Watch a job: where its time goes, and the same numbers for Prometheus, OpenTelemetry, TensorBoard or a file."""
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from .._engine import diagnostics as _diagnostics
 from .._engine import metrics as _metrics
@@ -52,7 +51,7 @@ def serve_prometheus(port: int = 9464, address: str = "127.0.0.1") -> Exporter:
     return _diagnostics.serve_prometheus(port, address)
 
 
-def send_opentelemetry(endpoint: str | None = None, every: float = 60.0, provider: Any = None) -> Exporter:
+def send_opentelemetry(endpoint: str | None = None, every: float = 60.0, provider: object = None) -> Exporter:
     """Send the numbers of this process to an OTLP receiver every `every` seconds, until `close()`.
 
     `endpoint` is a URL such as `http://collector:4318/v1/metrics`; without it the library's environment variables

@@ -46,7 +46,7 @@ def explain_collectives() -> str:
 
 def plan(
     step: Callable[..., Any],
-    *args: Any,
+    *args: object,
     steps: int = 2,
     devices: int | None = None,
     device: str | DeviceSpec | None = None,

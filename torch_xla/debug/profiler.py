@@ -102,7 +102,7 @@ def trace(
     )
 
 
-def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
+def trace_detached(*args: object, **kwargs: object) -> threading.Thread:
     """Run `trace()` in a thread of its own and return the thread: the program profiles itself and continues.
 
     >>> import torch_xla.debug.profiler as xp

@@ -44,7 +44,7 @@ def new_xla_process_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
 ) -> Any:
     """Return a process group over `ranks`, in this order, by default over all ranks.
 

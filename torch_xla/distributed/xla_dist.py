@@ -1,7 +1,7 @@
 """The launcher for pods of TPUs before PJRT, kept so that its error explains how to start a program now."""
 
 import argparse
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _ADVICE = (
     "torch_xla.distributed.xla_dist started a program on every machine of a pod by its own connections, which is over "
@@ -28,7 +28,7 @@ def get_args_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def resolve_and_execute(config: Any) -> NoReturn:
+def resolve_and_execute(config: object) -> NoReturn:
     """Raise `NotImplementedError` with an explanation of how to start a program on several machines."""
     raise NotImplementedError(_ADVICE)
 

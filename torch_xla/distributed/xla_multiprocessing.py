@@ -22,7 +22,7 @@ _LOCKS = torch.multiprocessing.get_context("spawn")
 
 def spawn(
     fn: Callable[..., Any],
-    args: Iterable[Any] = (),
+    args: Iterable[object] = (),
     nprocs: int | None = None,
     join: bool = True,
     daemon: bool = False,
@@ -102,7 +102,7 @@ class MpSerialExecutor:
     def __init__(self) -> None:
         self._lock = _LOCKS.Lock()
 
-    def run(self, fn: Callable[[], Any]) -> Any:
+    def run(self, fn: Callable[[], object]) -> Any:
         """Return `fn()`, while no other process is in `run` of this object."""
         with self._lock:
             return fn()

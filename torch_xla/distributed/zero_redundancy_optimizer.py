@@ -146,7 +146,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return loss
 
     @torch.no_grad()
-    def allgather_weights_and_update_full_parameter(self, sharding_scheme: Any = None) -> None:
+    def allgather_weights_and_update_full_parameter(self, sharding_scheme: object = None) -> None:
         """Gather the shards of all processes and write the parameters. `sharding_scheme` must be `None`."""
         _refuse_scheme(sharding_scheme)
         self._base()
@@ -242,7 +242,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             gradient.mul_(factor.to(gradient.dtype))
 
 
-def _refuse_scheme(scheme: Any) -> None:
+def _refuse_scheme(scheme: object) -> None:
     if scheme is not None:
         raise ValueError(
             f"ZeroRedundancyOptimizer: sharding_scheme is {scheme!r}; gradients are summed in one exchange over "

@@ -47,7 +47,7 @@ def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...
     run = pure_functions.assume_pure(function, takes_seed)
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: object, **kwargs: object) -> Any:
         # A graph of torch.compile contains the operators of `function`: Dynamo traces the function once, too.
         if torch.compiler.is_dynamo_compiling() and not takes_seed:
             return function(*args, **kwargs)
@@ -62,7 +62,7 @@ def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Call
     return _assume_pure(func, False)
 
 
-def make_fake_inputs(input: Any) -> Any:
+def make_fake_inputs(input: object) -> Any:
     """Return a tensor like `input` without memory, on the same device; return anything else unchanged.
 
     >>> import torch, torch_xla
@@ -105,7 +105,7 @@ class PureModule(nn.Module):
         self.module = module
         self._pure = _assume_pure(_call_module, False)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Return the module's own result."""
         named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return self._pure(_Identity(self.module), named, args, kwargs)

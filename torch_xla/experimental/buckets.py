@@ -60,7 +60,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
         self._buckets = buckets
         self._traced: dict[Any, _buckets.TracedForSizes] = {}
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Return the results for these arguments: tensors on the device, nested as the function returns them."""
         for place, arg in enumerate(args):
             marked = private.dynamic_dims(arg)
@@ -76,14 +76,14 @@ class bucketed:  # noqa: N801 - it is called as a function is
         results = _buckets.Bucketed.apply(bucket, counts, *traced.weights, *tensors)
         return pytree.tree_unflatten(results, traced.tree)
 
-    def _traced_for(self, args: Sequence[Any]) -> _buckets.TracedForSizes:
+    def _traced_for(self, args: Sequence[object]) -> _buckets.TracedForSizes:
         training = isinstance(self._function, torch.nn.Module) and self._function.training
         key = (training, *(self._kind(place, arg) for place, arg in enumerate(args)))
         if key not in self._traced:
             self._traced[key] = _buckets.trace(self._function, args, self._dims)
         return self._traced[key]
 
-    def _kind(self, place: int, arg: Any) -> Any:
+    def _kind(self, place: int, arg: object) -> Any:
         if not isinstance(arg, torch.Tensor):
             return type(arg), repr(arg)
         changing = self._dims.get(place, set())

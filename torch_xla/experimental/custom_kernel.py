@@ -98,7 +98,7 @@ def make_kernel_from_pallas(
     name = getattr(kernel, "__name__", "pallas")
 
     @functools.wraps(kernel)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         on_host = _is_interpreted(name)
         promised = [(tuple(size), dtype) for size, dtype in output_shape_dtype_fn(*args)]
         result = call_jax(slow if on_host else kernel, args, kwargs, name)
@@ -238,11 +238,11 @@ def safe_empty_like(tensor: Tensor | None) -> Tensor | None:
 
 def trace_pallas(
     kernel: Callable[..., Any],
-    *args: Any,
+    *args: object,
     static_argnums: Sequence[int] | None = None,
     static_argnames: Sequence[str] | None = None,
     use_cache: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[str | None, list[Tensor]]:
     """Compile `kernel`, a function of JAX that calls Pallas, for a TPU; return its payload and the tensor arguments.
 
@@ -259,7 +259,7 @@ def trace_pallas(
         return trace_pallas_arg_to_payload[key], tensors
     described = [to_jax_shape_dtype_struct(each) for each in tensors]
 
-    def of_arrays(*arrays: Any) -> Any:
+    def of_arrays(*arrays: object) -> Any:
         rest = iter(arrays)
         filled = [next(rest) if isinstance(a, Tensor) and place not in fixed else a for place, a in enumerate(args)]
         return kernel(*filled, **kwargs)
@@ -270,7 +270,7 @@ def trace_pallas(
     return payload, tensors
 
 
-def _extract_backend_config(module: Any) -> str | None:
+def _extract_backend_config(module: object) -> str | None:
     """Return the configuration of the first `tpu_custom_call` in a module of StableHLO, as JAX's `compiler_ir` gives
     one.
     """

@@ -64,7 +64,7 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
 def decode(
     step: Callable[[torch.Tensor, Any], tuple[torch.Tensor, Any]],
     token: torch.Tensor,
-    state: Any,
+    state: object,
     max_new_tokens: int,
     *,
     choose: Choice = greedy,
@@ -127,7 +127,7 @@ def _round(step: Callable[..., Any], choose: Choice, end_token: int | None, pad_
 
     def once(
         count: torch.Tensor, unfinished: torch.Tensor, lengths: torch.Tensor, last: torch.Tensor,
-        tokens: torch.Tensor, state: Any,
+        tokens: torch.Tensor, state: object,
     ) -> tuple[Any, ...]:  # fmt: skip
         logits, state = step(last, state)
         chosen = torch.where(unfinished, choose(logits).to(torch.int64), pad_token)

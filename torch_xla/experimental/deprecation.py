@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def deprecated(module: Any, new: F, old_name: str | None = None, extra_msg: str | None = None) -> F:
+def deprecated(module: object, new: F, old_name: str | None = None, extra_msg: str | None = None) -> F:
     """Return `new` under the name `old_name` of `module`: it warns once (`DeprecationWarning`) and calls `new`.
 
     >>> import warnings, torch_xla
@@ -26,7 +26,7 @@ def deprecated(module: Any, new: F, old_name: str | None = None, extra_msg: str 
     told = False
 
     @functools.wraps(new)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         nonlocal told
         if not told:
             told = True
@@ -45,7 +45,7 @@ def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
     told = False
 
     @functools.wraps(new)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         nonlocal told
         if not told:
             told = True
@@ -56,6 +56,6 @@ def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
     return call  # type: ignore[return-value]
 
 
-def register_deprecated(module: Any, new: F) -> None:
+def register_deprecated(module: object, new: F) -> None:
     """Make `new` a deprecated name of `module`."""
     setattr(module, new.__name__, deprecated(module, new))

@@ -78,7 +78,7 @@ def flash_attention_xla(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -
 flash_attention_non_xla = flash_attention_xla
 
 
-def generate_ctx_need_grad(*args: Any) -> Sequence[bool]:
+def generate_ctx_need_grad(*args: object) -> Sequence[bool]:
     """Return for each argument whether it is a tensor that needs a gradient."""
     return [isinstance(each, Tensor) and each.requires_grad for each in args]
 
@@ -93,8 +93,8 @@ def flash_attention(
     sm_scale: float = 1.0,
     *,
     ab: Tensor | None = None,
-    partition_spec: Any = None,
-    mesh: Any = None,
+    partition_spec: object = None,
+    mesh: object = None,
 ) -> Tensor:
     """Compute softmax((q kᵀ + ab) · sm_scale) v, with few rows of scores in memory at once.
 

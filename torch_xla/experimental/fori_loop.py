@@ -14,7 +14,7 @@ from .scan import scan
 def while_loop(
     cond_fn: Callable[..., Any],
     body_fn: Callable[..., Any],
-    carried_inputs: Sequence[Any],
+    carried_inputs: Sequence[object],
     additional_inputs: Sequence[Any] | None = None,
 ) -> Any:
     """Run `carried = body_fn(*carried, *additional)` on the device while `cond_fn(*carried, *additional)` holds.
@@ -43,7 +43,7 @@ def while_loop(
     )
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: Any) -> Any:
+def fori_loop(lower: object, upper: object, body_fun: Callable[..., Any], *input_value: object) -> Any:
     """Run `value = body_fun(i, *value)` on the device for `i` from `lower` to `upper` - 1: numbers or tensors.
 
     `body_fun` returns the next value: a tensor, or a tuple for several values, of the same sizes and dtypes. The result
@@ -74,7 +74,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
     else:
         limit = while_loops.as_tensor(upper).to(torch.int64)
 
-        def once(i: torch.Tensor, *value: Any) -> tuple[Any, ...]:
+        def once(i: torch.Tensor, *value: object) -> tuple[Any, ...]:
             return (i + 1, *_next(body_fun, i, value))
 
         start = while_loops.as_tensor(lower).to(torch.int64)
@@ -100,7 +100,7 @@ def _takes_values_alone(body: Callable[..., Any], count: int) -> bool:
     return accepts(count) and not accepts(count + 1)
 
 
-def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> Sequence[Any]:
+def _counted(rounds: range, body: Callable[..., Any], start: Sequence[object]) -> Sequence[Any]:
     start = pytree.tree_map(while_loops.as_tensor, tuple(start))
     if not rounds:
         return start
@@ -110,7 +110,7 @@ def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> S
     return results
 
 
-def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[Any, ...]) -> tuple[Any, ...]:
+def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[object, ...]) -> tuple[Any, ...]:
     """Run a round, check that its results can enter the next round, and return them."""
     result = body(i, *value)
     after = tuple(result) if isinstance(result, tuple | list) else (result,)

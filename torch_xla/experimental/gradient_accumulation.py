@@ -56,7 +56,7 @@ def gradient_accumulation(
     train_step: Callable[..., Any],
     iterable_tensors: Sequence[torch.Tensor],
     model: torch.nn.Module,
-    *carried_tensors: Any,
+    *carried_tensors: object,
     is_step_pure: bool = False,
 ) -> Any:
     """Call `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.

@@ -1,7 +1,5 @@
 """PyTorch's `quantized_decomposed` operators on `xla`, one operation each. Importing `torch_xla` enables them."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -34,7 +32,9 @@ def xla_quantize_per_channel(
     return result
 
 
-def xla_dequantize_per_tensor(input: Tensor, scale: Any, zero_point: Any, *bounds: Any, **kwargs: Any) -> Tensor:
+def xla_dequantize_per_tensor(
+    input: Tensor, scale: object, zero_point: object, *bounds: object, **kwargs: object
+) -> Tensor:
     """Return `(input - zero_point) · scale`.
 
     The further arguments are bounds and dtype of `quantize_per_tensor`, or, if scale and zero point are tensors, axis,

@@ -31,8 +31,8 @@ _recipes: "weakref.WeakKeyDictionary[Any, dict[Any, scan_loop.Recipe]]" = weakre
 
 def scan(
     fn: Callable[[Any, Any], tuple[Any, Any]],
-    init: Any,
-    xs: Any,
+    init: object,
+    xs: object,
     partition_fn: Callable[..., Any] = default_partition,
     is_fn_pure: bool = False,
 ) -> tuple[Any, Any]:
@@ -111,12 +111,12 @@ def value_and_grad_partitioned(
     [[3.0, 3.0], [1.0, 1.0]]
     """
 
-    def forward(carry: Any, x: Any) -> Any:
+    def forward(carry: object, x: object) -> Any:
         with torch.no_grad():
             new_carry, y = fn(carry, x)
         return new_carry, (y, (carry, x))
 
-    def alias_input(activations: Any, xs: Any) -> Any:
+    def alias_input(activations: object, xs: object) -> Any:
         return activations
 
     def backward(grad_carry: Any, grads: Any) -> Any:
@@ -139,18 +139,18 @@ def value_and_grad_partitioned(
     return forward, alias_input, backward
 
 
-def _differentiable(leaf: Any) -> Any:
+def _differentiable(leaf: object) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     fresh = leaf.detach()
     return fresh.requires_grad_() if fresh.is_floating_point() or fresh.is_complex() else fresh
 
 
-def _gradient_of(leaf: Any, grad: torch.Tensor | None) -> Any:
+def _gradient_of(leaf: object, grad: torch.Tensor | None) -> Any:
     return grad if grad is not None or not isinstance(leaf, torch.Tensor) else torch.zeros_like(leaf)
 
 
-def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = False, dim: int = 0) -> Any:
+def associative_scan(fn: Callable[[Any, Any], Any], xs: object, reverse: bool = False, dim: int = 0) -> Any:
     """Return all prefix results of `fn`, an associative function of two elements, along dimension `dim` of `xs`.
 
     The elements are slices of `xs`, a tensor or a nested structure. `fn` is applied to many elements at once; the
@@ -170,10 +170,10 @@ def _must_be_one_graph() -> bool:
     return must_be_one_graph()
 
 
-def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) -> tuple[Any, Any]:
+def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: object, xs: object) -> tuple[Any, Any]:
     """Run PyTorch's scan, which does not support results that are its arguments, or writes to its arguments."""
 
-    def body(carry: Any, x: Any) -> Any:
+    def body(carry: object, x: object) -> Any:
         result = fn(*pytree.tree_map_only(torch.Tensor, torch.clone, (carry, x)))
         return pytree.tree_map_only(torch.Tensor, torch.clone, result)
 
@@ -187,7 +187,7 @@ def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: found()(*args)
 
 
-def _check_lengths(xs: Any) -> None:
+def _check_lengths(xs: object) -> None:
     tensors = scan_loop.tensors_in(xs)
     if not tensors:
         raise ValueError("scan() needs at least one tensor in `xs`, which tells how many rounds there are")
@@ -197,7 +197,7 @@ def _check_lengths(xs: Any) -> None:
         raise ValueError(f"scan() needs `xs` of one length along their first dimension; got {shapes}")
 
 
-def _kind(leaf: Any) -> Any:
+def _kind(leaf: object) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
     return type(leaf), repr(leaf)
@@ -207,7 +207,7 @@ class Builder(Parameters):
     """The parameters of a computation that is being built, and the tensors that they represent."""
 
 
-def split(seq: Sequence[Any], *part_lengths: int) -> tuple[Sequence[Any], ...]:
+def split(seq: Sequence[object], *part_lengths: int) -> tuple[Sequence[Any], ...]:
     """Cut a sequence into parts of these lengths. Raises `ValueError` if they do not add up to its length.
 
     >>> from torch_xla.experimental.scan import split
@@ -225,7 +225,7 @@ def split(seq: Sequence[Any], *part_lengths: int) -> tuple[Sequence[Any], ...]:
     return tuple(found)
 
 
-def tree_flatten_none(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+def tree_flatten_none(tree: object) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     """Return the leaves of a nested structure that are not `None`, and a function that puts such leaves back.
 
     >>> from torch_xla.experimental.scan import tree_flatten_none
@@ -236,7 +236,7 @@ def tree_flatten_none(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], A
     leaves, spec = pytree.tree_flatten(tree)
     is_there = [leaf is not None for leaf in leaves]
 
-    def unflatten(given: Sequence[Any]) -> Any:
+    def unflatten(given: Sequence[object]) -> Any:
         rest = iter(given)
         return pytree.tree_unflatten([next(rest) if there else None for there in is_there], spec)
 

@@ -14,7 +14,7 @@ _ONE_LAYER_CACHE = _layers.known_layers
 
 def scan_layers(
     layers: Iterable[nn.Module],
-    input_data: Any,
+    input_data: object,
     partition_fn: Callable[..., Any] = default_partition,
     is_layer_pure: bool = False,
 ) -> Any:

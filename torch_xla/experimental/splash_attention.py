@@ -61,13 +61,13 @@ class SplashAttentionConfig:
         return cls(**options)
 
 
-def sa_custom_forward_fake(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
+def sa_custom_forward_fake(q: Tensor, *_: object) -> tuple[Tensor, ...]:
     """Return the results of `torch.ops.xla.sa_custom_forward` without values."""
     sums, most = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
     return torch.empty_like(q), sums, most
 
 
-def sa_custom_backward_fake(grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
+def sa_custom_backward_fake(grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, ...]:
     """Return the results of `torch.ops.xla.sa_custom_backward` without values."""
     return tuple(map(torch.empty_like, (q, k, v)))
 
@@ -146,7 +146,7 @@ def tpu_splash_attention_jax_call_wrapper(
 
 
 def splash_attention_jax_wrapper(
-    query: Any, key: Any, value: Any, decoder_segment_ids: Any, causal: bool, config: SplashAttentionConfig,
+    query: object, key: object, value: object, decoder_segment_ids: object, causal: bool, config: SplashAttentionConfig,
     attn_logits_soft_cap: float | None,
 ) -> Any:  # fmt: skip
     """Compute splash attention of JAX's arrays."""

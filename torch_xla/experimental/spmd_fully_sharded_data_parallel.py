@@ -85,7 +85,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         """Return the wrapped module."""
         return self._orig_module
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Return the result of the module, with its output divided."""
         with self._gathered_again():
             output = self._orig_module(*args, **kwargs)

@@ -66,11 +66,11 @@ def place_to_device(t: Tensor) -> Tensor:
     return result
 
 
-def to_host_backward(ctx: Any, grad: Tensor) -> Tensor:
+def to_host_backward(ctx: object, grad: Tensor) -> Tensor:
     """Return the gradient of `place_to_host`: `grad` itself."""
     return grad
 
 
-def to_device_backward(ctx: Any, grad: Tensor) -> Tensor:
+def to_device_backward(ctx: object, grad: Tensor) -> Tensor:
     """Return the gradient of `place_to_device`: `grad` itself."""
     return grad

@@ -1,11 +1,11 @@
 """Kernels written in Triton: `import torch_xla.experimental.triton as xla_triton`."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from .._engine import runtime
 
 
-def triton_call(*args: Any, kernel: Any, grid: Any, **settings: Any) -> NoReturn:
+def triton_call(*args: object, kernel: object, grid: object, **settings: object) -> NoReturn:
     """Raise `RuntimeError` with a remedy: JAX can call Triton's kernels on CUDA, and tensors are arrays of JAX.
 
     >>> from torch_xla.experimental import triton

@@ -16,7 +16,7 @@ class _OfFunction(nn.Module):
         super().__init__()
         self._function = function
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Return the function's own result."""
         return self._function(*args, **kwargs)
 
@@ -99,7 +99,7 @@ def remove_no_op_slice(gm: GraphModule) -> GraphModule:
     return gm
 
 
-def _takes_all(_: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> bool:
+def _takes_all(_: object, dim: int = 0, start: object = None, end: object = None, step: object = 1) -> bool:
     return not start and end in (None, sys.maxsize) and start in (None, 0) and step == 1
 
 

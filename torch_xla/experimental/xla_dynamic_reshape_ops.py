@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def dynamic_expand(input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_dim: int, target_dim: int) -> Tensor:
+def dynamic_expand(input: Tensor, size: Sequence[object], src_tensor: Tensor, src_dim: int, target_dim: int) -> Tensor:
     """Expand `input` to `size`, with size `target_dim` replaced by that of dimension `src_dim` of `src_tensor`.
 
     >>> import torch, torch_xla
@@ -20,7 +20,7 @@ def dynamic_expand(input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_d
 
 
 def dynamic_view(
-    input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_dim: int, target_dim: int, mul_scaler: float
+    input: Tensor, size: Sequence[object], src_tensor: Tensor, src_dim: int, target_dim: int, mul_scaler: float
 ) -> Tensor:
     """Return the elements of `input` in `size`, with one size replaced by `mul_scaler` times that of another tensor.
 
@@ -38,15 +38,15 @@ def dynamic_view(
 dynamic_expand_xla, dynamic_view_xla = dynamic_expand, dynamic_view
 
 
-def dynamic_expand_meta(*args: Any) -> Tensor:
+def dynamic_expand_meta(*args: object) -> Tensor:
     """Return the result of `dynamic_expand` without values."""
     return dynamic_expand(*_on_meta(args))
 
 
-def dynamic_view_meta(*args: Any) -> Tensor:
+def dynamic_view_meta(*args: object) -> Tensor:
     """Return the result of `dynamic_view` without values."""
     return dynamic_view(*_on_meta(args))
 
 
-def _on_meta(args: tuple[Any, ...]) -> list[Any]:
+def _on_meta(args: tuple[object, ...]) -> list[Any]:
     return [each.to("meta") if isinstance(each, Tensor) else each for each in args]

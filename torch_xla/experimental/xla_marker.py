@@ -29,7 +29,7 @@ class BoundaryMetadataSerializer(json.JSONEncoder):
     '{"name": "gelu", "pos": 0, "id": "a", "is_input": true, "attr": null}'
     """
 
-    def default(self, o: Any) -> Any:
+    def default(self, o: object) -> Any:
         """Return a mark as a dictionary of its fields."""
         return asdict(o) if isinstance(o, BoundaryMetadata) else super().default(o)
 

@@ -31,7 +31,7 @@ def mp_test(func: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _call(kind: type, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _call(kind: type, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
     getattr(kind, name).__wrapped__(kind(method), *args, **kwargs)
 
 
@@ -82,13 +82,13 @@ def write_to_summary(
 
 
 def print_training_update(
-    device: Any,
+    device: object,
     step: int,
     loss: Any,
     rate: float,
     global_rate: float,
     epoch: int | None = None,
-    summary_writer: Any = None,
+    summary_writer: object = None,
 ) -> None:
     """Print the progress of training in one line, and write both rates to the writer if there is one.
 
@@ -104,7 +104,9 @@ def print_training_update(
     write_to_summary(summary_writer, step, {"examples/sec": global_rate, "average_loss": value})
 
 
-def print_test_update(device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None) -> None:
+def print_test_update(
+    device: object, accuracy: float | None, epoch: int | None = None, step: int | None = None
+) -> None:
     """Print the result of a test in one line.
 
     >>> from torch_xla.test.test_utils import print_test_update

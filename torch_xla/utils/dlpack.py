@@ -23,7 +23,7 @@ def to_dlpack(xla_tensor: torch.Tensor) -> Any:
     return transfer.to_dlpack(xla_tensor)
 
 
-def from_dlpack(ext_tensor: Any) -> torch.Tensor:
+def from_dlpack(ext_tensor: object) -> torch.Tensor:
     """Return an `xla` tensor on the memory of `ext_tensor`: a DLPack capsule, or an object with `__dlpack__`.
 
     CPU tensors of PyTorch, NumPy arrays and JAX arrays are such objects. Memory that no device of this process can

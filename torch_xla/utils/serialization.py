@@ -23,7 +23,7 @@ class TensorReference:
     tid: int
 
 
-def save(data: Any, path: PathLike, master_only: bool = True, global_master: bool = False) -> None:
+def save(data: object, path: PathLike, master_only: bool = True, global_master: bool = False) -> None:
     """Save `data` to `path`, and its `xla` tensors one by one to files in `<path>.tensors`. `load` reads both.
 
     `data` is any nested combination of Python objects. Tensors that are the same view of the same memory, such as tied

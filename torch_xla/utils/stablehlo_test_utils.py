@@ -21,7 +21,7 @@ def wrap_func_as_nn_module(f: Callable[..., Any]) -> torch.nn.Module:
     return _wrap(f)
 
 
-def load_save_model_and_inference(path: str, args: Sequence[Any]) -> dict[str, Any]:
+def load_save_model_and_inference(path: str, args: Sequence[object]) -> dict[str, Any]:
     """Run the signature `serving_default` of the saved model at `path` in TensorFlow, and return its results."""
     if not has_tf_package():
         raise ImportError("a saved model is loaded by TensorFlow, which is not installed: pip install tensorflow-cpu")
@@ -35,7 +35,7 @@ def load_save_model_and_inference(path: str, args: Sequence[Any]) -> dict[str, A
 
 
 def compare_exported_program_and_saved_model_result(
-    ep: torch.export.ExportedProgram, saved_model_path: str, args: Sequence[Any], atol: float = 1e-7
+    ep: torch.export.ExportedProgram, saved_model_path: str, args: Sequence[object], atol: float = 1e-7
 ) -> None:
     """Raise `AssertionError` unless both models return the same values, to within `atol`."""
     expected = ep.module()(*args)

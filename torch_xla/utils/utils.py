@@ -44,7 +44,7 @@ class LazyProperty:
     (42, 42)
     """
 
-    def __init__(self, gen_fn: Callable[[], Any]) -> None:
+    def __init__(self, gen_fn: Callable[[], object]) -> None:
         self._gen_fn: Callable[[], Any] | None = gen_fn
         self._value: Any = None
 
@@ -82,7 +82,7 @@ class SampleGenerator:
     (2, 2, 2)
     """
 
-    def __init__(self, data: Any, sample_count: int) -> None:
+    def __init__(self, data: object, sample_count: int) -> None:
         self._data = data
         self._sample_count = sample_count
         self._count = 0
@@ -147,7 +147,7 @@ class FnDataGenerator:
         return data, self._func(data)
 
 
-def as_list(t: Any) -> Any:
+def as_list(t: object) -> Any:
     """Return `t` if it is a list or a tuple, else a list with `t` in it.
 
     >>> from torch_xla.utils.utils import as_list
@@ -157,7 +157,7 @@ def as_list(t: Any) -> Any:
     return t if isinstance(t, list | tuple) else [t]
 
 
-def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
+def getenv_as(name: str, type: Callable[[str], Any], defval: object = None) -> Any:
     """Return the environment variable `name` as a `type`, or `defval`. A `bool` is written as a number.
 
     >>> from torch_xla.utils.utils import getenv_as
@@ -182,7 +182,7 @@ def check_env_flag(name: str, default: str = "") -> bool:
     return text.lower() == "true" or (text.isdecimal() and int(text) > 0)
 
 
-def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], object]) -> None:
+def for_each_instance(value: object, select_fn: Callable[[Any], bool], fn: Callable[[Any], object]) -> None:
     """Call `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts (and keys), attributes.
 
     >>> from torch_xla.utils.utils import for_each_instance
@@ -193,7 +193,7 @@ def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable
     pytree.visit(value, select_fn, fn)
 
 
-def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
+def for_each_instance_rewrite(value: object, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
     """Replace each object in `value` that `select_fn` accepts by `fn(object)`, and copy the containers of such objects.
 
     >>> from torch_xla.utils.utils import for_each_instance_rewrite
@@ -203,7 +203,7 @@ def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: 
     return pytree.rewrite(value, select_fn, fn)
 
 
-def shape(inputs: Any) -> list[int]:
+def shape(inputs: object) -> list[int]:
     """Return the lengths of nested lists or tuples, from the outermost inwards.
 
     Raises `ValueError` if lists at the same depth differ in length.
@@ -220,7 +220,7 @@ def shape(inputs: Any) -> list[int]:
     return [len(inputs), *(inner[0] if inner else [])]
 
 
-def flatten_nested_tuple(inputs: Any) -> tuple[Any, ...]:
+def flatten_nested_tuple(inputs: object) -> tuple[Any, ...]:
     """Return the elements of nested tuples and lists in one tuple.
 
     >>> from torch_xla.utils.utils import flatten_nested_tuple
@@ -230,7 +230,7 @@ def flatten_nested_tuple(inputs: Any) -> tuple[Any, ...]:
     return tuple(_leaves(inputs))
 
 
-def _leaves(inputs: Any) -> Iterator[Any]:
+def _leaves(inputs: object) -> Iterator[Any]:
     if isinstance(inputs, list | tuple):
         for each in inputs:
             yield from _leaves(each)
@@ -238,7 +238,7 @@ def _leaves(inputs: Any) -> Iterator[Any]:
         yield inputs
 
 
-def list_copy_append(ilist: Sequence[Any], item: Any) -> list[Any]:
+def list_copy_append(ilist: Sequence[object], item: object) -> list[Any]:
     """Return a new list: the items of `ilist`, then `item`.
 
     >>> from torch_xla.utils.utils import list_copy_append
@@ -248,7 +248,7 @@ def list_copy_append(ilist: Sequence[Any], item: Any) -> list[Any]:
     return [*ilist, item]
 
 
-def null_print(*args: Any, **kwargs: Any) -> None:
+def null_print(*args: object, **kwargs: object) -> None:
     """Accept the arguments of `print`, and print nothing."""
 
 
@@ -257,7 +257,7 @@ def eprint(*args: Any, **kwargs: Any) -> None:
     print(*args, **{"file": sys.stderr, **kwargs})
 
 
-def get_print_fn(debug: Any = None) -> Print:
+def get_print_fn(debug: object = None) -> Print:
     """Return `eprint` if `debug`, else `null_print`. By default the environment variable `DEBUG`, a number, decides.
 
     >>> from torch_xla.utils.utils import get_print_fn
@@ -268,7 +268,7 @@ def get_print_fn(debug: Any = None) -> Print:
     return eprint if debug else null_print
 
 
-def timed(fn: Callable[[], Any], msg: str = "", printfn: Print | None = eprint) -> Any:
+def timed(fn: Callable[[], object], msg: str = "", printfn: Print | None = eprint) -> Any:
     """Return the result of `fn()`, and print the time it took. `printfn=None` is `get_print_fn()`.
 
     >>> from torch_xla.utils.utils import timed
@@ -296,7 +296,7 @@ class TimedScope:
         self._print = printfn or get_print_fn()
         self._error: Any = None
 
-    def set_error(self, error: Any) -> None:
+    def set_error(self, error: object) -> None:
         """Set the error that is printed with the time of the block."""
         self._error = error
 

@@ -68,7 +68,7 @@ def drop_unheld(table: dict[Any, Any], own: int = 0) -> int:
     return len(table)
 
 
-def are_unheld(objects: Sequence[Any], counts: Iterable[int]) -> Iterator[bool]:
+def are_unheld(objects: Sequence[object], counts: Iterable[int]) -> Iterator[bool]:
     """Yield for each object whether at most `counts` references hold it, besides the list it is passed in."""
     return map(le, map(getrefcount, objects), map(_LISTED.__add__, counts))
 

@@ -22,7 +22,7 @@ def when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
 class _Finder:
     """Finds a module as Python does, and changes it once it has run."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         if name not in _changes or self not in sys.meta_path:
             return None
         place = sys.meta_path.index(self)

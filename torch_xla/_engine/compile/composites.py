@@ -111,7 +111,7 @@ def _composite(
 class GraphRun:
     """The values of a graph, computed operation by operation, and composite by composite."""
 
-    def __init__(self, graph: Graph, inputs: Sequence[Any], compute: Compute) -> None:
+    def __init__(self, graph: Graph, inputs: Sequence[object], compute: Compute) -> None:
         self.graph = graph
         self.values: list[Any] = [*inputs, *[None] * (len(graph.specs) - len(inputs))]
         self._compute = compute
@@ -121,7 +121,7 @@ class GraphRun:
     def _made_by(self) -> list[int]:
         return _producers(self.graph)
 
-    def run(self, numbers: Sequence[Any], keys: Any) -> list[Any]:
+    def run(self, numbers: Sequence[object], keys: object) -> list[Any]:
         """Return the values of all slots that are needed."""
 
         def extra(index: int) -> _Extra:
@@ -142,7 +142,7 @@ class GraphRun:
         level.compute([self._made_by[slot] for slot in self.graph.outputs if self._made_by[slot] >= 0])
         return self.values
 
-    def _fill(self, values: list[Any], index: int, operands: Sequence[Any], extra: _Extra) -> None:
+    def _fill(self, values: list[Any], index: int, operands: Sequence[object], extra: _Extra) -> None:
         first = self.graph.operations[index].first_output
         for offset, value in enumerate(self._compute(index, operands, *extra)):
             values[first + offset] = value
@@ -196,7 +196,7 @@ class _Level:
             return
         arrays, rebuild = _taken([self._extra(index) for index in inside])
 
-        def part(*operands: Any, **_: Any) -> tuple[Any, ...]:
+        def part(*operands: object, **_: object) -> tuple[Any, ...]:
             own: list[Any] = [None] * len(values)
             for slot, operand in zip(given, operands, strict=False):
                 own[slot] = operand

@@ -56,7 +56,7 @@ class _Float:
         self.least = -(1 << (width - 1))
         self.infinity = ((1 << (width - 1 - fraction)) - 1) << fraction
 
-    def like(self, kind: Any) -> Any:
+    def like(self, kind: object) -> Any:
         """Return the type of integers of the shape of `kind`."""
         return _with_element(kind, ir.IntegerType.get_signless(self.width))
 
@@ -80,15 +80,15 @@ class _Comparisons:
         self._flushed: set[Any] = set()  # values that are known to be
         self.constant = module.constant
 
-    def is_flushed(self, value: Any) -> bool:
+    def is_flushed(self, value: object) -> bool:
         """Return whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
         return self._holds_for_all(value, self._come_from, self._flushed)
 
-    def is_read_as_zero(self, value: Any) -> bool:
+    def is_read_as_zero(self, value: object) -> bool:
         """Return whether all that reads `value` takes a subnormal number for zero."""
         return self._holds_for_all(value, self._go_to, set())
 
-    def _holds_for_all(self, value: Any, following: Callable[[Any], list[Any] | None], known: set[Any]) -> bool:
+    def _holds_for_all(self, value: object, following: Callable[[Any], list[Any] | None], known: set[Any]) -> bool:
         """Return whether `following` gives a list, not `None`, for a value and for each value in such a list.
 
         If so, all of them are added to the `known` values.
@@ -225,7 +225,7 @@ def _compare(module: _Comparisons, operation: Any) -> Any:
     return _compared(module, left, right, direction)
 
 
-def _compared(module: _Comparisons, left: Any, right: Any, direction: str) -> Any:
+def _compared(module: _Comparisons, left: object, right: object, direction: str) -> Any:
     """Return an exact comparison of two operands; `None` if the plain one is."""
     held = _float_of(left)
     if held is None or (module.is_flushed(left) and module.is_flushed(right)):
@@ -245,7 +245,7 @@ def _compared(module: _Comparisons, left: Any, right: Any, direction: str) -> An
     )
 
 
-def _compared_with(held: _Float, value: Any, number: float, direction: str) -> Any:
+def _compared_with(held: _Float, value: object, number: float, direction: str) -> Any:
     """Compare `value` with one number: by a range of bits, or of keys."""
     size = held.bits_of(number)
     if direction in ("EQ", "NE"):
@@ -428,13 +428,13 @@ def _bits(held: _Float, value: Any) -> Any:
     return stablehlo.bitcast_convert(held.like(value.type), value)
 
 
-def _key(held: _Float, value: Any) -> Any:
+def _key(held: _Float, value: object) -> Any:
     bits = _bits(held, value)
     negative = _native(bits, _filled(held, value, 0), "LT")
     return stablehlo.select(negative, stablehlo.subtract(_filled(held, value, held.least), bits), bits)
 
 
-def _ordered(held: _Float, value: Any) -> Any:
+def _ordered(held: _Float, value: object) -> Any:
     """Return integers of the order of floats, in which -0 comes before 0."""
     return _turned(held, _bits(held, value))
 
@@ -449,7 +449,7 @@ def _native(left: Any, right: Any, direction: str) -> Any:
     return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
 
 
-def _filled(held: _Float, like: Any, number: int) -> Any:
+def _filled(held: _Float, like: object, number: int) -> Any:
     """Return integers of the width of a float that all are `number`."""
     kind = ir.RankedTensorType(held.like(like.type if isinstance(like, ir.Value) else like))
     attribute = ir.IntegerAttr.get(kind.element_type, number)

@@ -6,7 +6,6 @@ In memory a graph is found by the identity of its plans; on disk, and by other p
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,7 +36,7 @@ def is_named(graph: Graph) -> bool:
     return True
 
 
-def text_of(code: Sequence[Any], strict: bool = True) -> str:
+def text_of(code: Sequence[object], strict: bool = True) -> str:
     """Return the code of a graph as text, equal in all processes for equal computations.
 
     An operation without such a text raises `Nameless`. If not `strict`, the part of its name that is common to all
@@ -68,7 +67,7 @@ def _text(plan: Plan) -> str:
     return " ".join(map(_words, (op, *parts)))
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return f"[{','.join(map(_words, value))}]"
     if isinstance(value, dict):

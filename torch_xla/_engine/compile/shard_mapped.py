@@ -82,7 +82,7 @@ def _worth_a_thread(rank: jax.Array) -> jax.Array:
     return rank + jnp.minimum(jnp.sum(jnp.arange(_WORK, dtype=rank.dtype) * rank), 0)
 
 
-def starter(target: Target, compiled: Any) -> private.Starter:
+def starter(target: Target, compiled: object) -> private.Starter:
     """Return a function that runs a compiled program of `target` on this process's arrays."""
     if target.is_compile_only:
         return _not_run
@@ -98,7 +98,7 @@ def _not_run(calls: Iterable[Sequence[jax.Array]]) -> Iterator[Sequence[jax.Arra
     raise RuntimeError("A program that was compiled for a topology cannot run here: its devices are elsewhere.")
 
 
-def _alone(compiled: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+def _alone(compiled: object, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Run a program to its end before anything else starts, because only JAX knows when it ends."""
     results = private.call_by_jax(compiled, arrays)
     buffers.wait(results)

@@ -55,7 +55,7 @@ def switched(on: bool) -> Iterator[None]:
             _start_what_is_recorded()
 
 
-def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
+def _run(entry: Entry, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], call: Call) -> Any:
     _, operands, numbers = call
     global _is_running, _is_joined
     plan: Plan = entry.plan  # type: ignore[assignment]
@@ -97,14 +97,14 @@ def _start_what_is_recorded() -> None:
         sync_device(device)
 
 
-def _draws(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> list[int]:
+def _draws(plan: Plan, args: tuple[object, ...], kwargs: dict[str, Any], device: Device) -> list[int]:
     return recording_kernel.draw(plan, device, recording_kernel.generator_of(args, kwargs)) if plan.draws else []
 
 
 def _write(
     entry: Entry,
     operator: Operator,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
@@ -160,7 +160,7 @@ class _Recorded(NamedTuple):
 def _record(
     entry: Entry,
     operator: Operator,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     call: Call,
     device: Device,

@@ -89,7 +89,7 @@ class _Entered:
             running = running.f_back
         return running is not None
 
-    def _refuse(self, event: Any) -> None:
+    def _refuse(self, event: object) -> None:
         if not isinstance(event, events.Evaluation) or self._device is None or event.device != self._device.index:
             return
         if _inside.outermost is self and _entered() is not self:
@@ -125,7 +125,7 @@ class Region:
             _inside.outermost.depth += 1
         return self
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         entered = _inside.outermost
         if entered is not None:
             entered.depth -= 1
@@ -183,7 +183,7 @@ class Region:
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` with each call as the region."""
 
-        def compiled(*args: Any, **kwargs: Any) -> Any:
+        def compiled(*args: object, **kwargs: object) -> Any:
             with self.call(sys._getframe()):
                 return function(*args, **kwargs)
 
@@ -202,6 +202,6 @@ class _Call:
     def __enter__(self) -> None:
         self._is_outermost = self._region.enter(self._frame)
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._is_outermost:
             self._region.leave(kind is None)

@@ -45,11 +45,11 @@ def to_meta(tensor: torch.Tensor) -> torch.Tensor:
     return meta
 
 
-def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inferred:
+def infer(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> Inferred:
     """Run the call on meta tensors. Raise PyTorch's errors, and `NotImplementedError` without a kernel."""
     memo: dict[int, torch.Tensor] = {}
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             if leaf.device.type != "xla":
                 return leaf
@@ -120,7 +120,7 @@ def _ordered_by(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Ten
     return result.new_empty_strided(size, stride_of_result(size, spread))
 
 
-def _written(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _written(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(args[where] if isinstance(where, int) else kwargs.get(where) for where in operator.written)
 
 

@@ -27,7 +27,7 @@ def view_kernel(name: str) -> Any:
     """Return a kernel that makes the view by PyTorch's Meta kernel."""
     redispatch = redispatch_of(resolve(name))
 
-    def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def kernel(*args: object, **kwargs: object) -> torch.Tensor:
         result: torch.Tensor = redispatch(META_KEYS, *args, **kwargs)
         return result
 

@@ -53,7 +53,7 @@ def _share_memory(args: tuple[Any, ...]) -> bool:
     return False
 
 
-def _read(arguments: tuple[Any, ...]) -> Iterator[tuple[int, Tensor]]:
+def _read(arguments: tuple[object, ...]) -> Iterator[tuple[int, Tensor]]:
     for argument in arguments:
         if isinstance(argument, Tensor):
             yield -1, argument  # every element reads it

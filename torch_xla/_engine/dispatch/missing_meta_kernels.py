@@ -149,7 +149,7 @@ def _element_by_element(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def nansum(self: Tensor, dim: list[int] | None = None, *args: Any, **options: Any) -> Tensor:
+def nansum(self: Tensor, dim: list[int] | None = None, *args: object, **options: object) -> Tensor:
     """Take no dimensions as all of them, as other sums do."""
     result: Tensor = aten.nansum.default(self, dim or None, *args, **options)
     return result
@@ -206,7 +206,7 @@ def scaled_grouped_mm_v2(
     return result
 
 
-def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+def histc(self: Tensor, bins: int = 100, min: object = 0, max: object = 0) -> Tensor:
     """Accept integers too, as CUDA does."""
     is_whole = self.dtype is not torch.bool and not self.dtype.is_floating_point and not self.dtype.is_complex
     shown = torch.empty_like(self, dtype=torch.float32) if is_whole else self

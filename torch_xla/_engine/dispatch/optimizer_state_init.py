@@ -33,7 +33,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 def _filling(name: str) -> Kernel:
     record, number = recorder(f"aten::{name}"), _NUMBERS[name]
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> Any:
         made = record(*args, **kwargs)
         if is_of_an_optimizer(sys._getframe(1)):
             _fill(made, number(*args))
@@ -42,7 +42,7 @@ def _filling(name: str) -> Kernel:
     return kernel
 
 
-def _fill(tensor: Tensor, number: Any) -> None:
+def _fill(tensor: Tensor, number: object) -> None:
     """Compute the operations recorded for a new tensor, where one device runs its own programs."""
     recorded = value_of(tensor)
     device = recorded.device
@@ -78,7 +78,7 @@ def with_first_momentum(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def init_group(
-        self: Any, group: dict[str, Any], params: list[Any], grads: list[Any], momentums: list[Any], *rest: Any
+        self: Any, group: dict[str, Any], params: list[Any], grads: list[Any], momentums: list[Any], *rest: object
     ) -> Any:
         found = original(self, group, params, grads, momentums, *rest)
         if all(each is not None for each in momentums) or group["differentiable"] or not _is_zero(group["dampening"]):
@@ -94,5 +94,5 @@ def with_first_momentum(original: Callable[..., Any]) -> Callable[..., Any]:
     return init_group
 
 
-def _is_zero(number: Any) -> bool:
+def _is_zero(number: object) -> bool:
     return not isinstance(number, Tensor) and number == 0

@@ -53,7 +53,7 @@ def refusing_dtypes(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]
     operator: Operator | None = None
     taken: set[tuple[torch.dtype, ...]] = set()
 
-    def kernel_of_some(*args: Any, **kwargs: Any) -> Any:
+    def kernel_of_some(*args: object, **kwargs: object) -> Any:
         nonlocal operator
         found = tuple(leaf.dtype for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         if found not in taken:

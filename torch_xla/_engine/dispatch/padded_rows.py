@@ -64,7 +64,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
     return wrap(keys.room), wrap(values.room), wrap(padded_rows.is_valid(keys))
 
 
-def constant_pad_nd(self: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
+def constant_pad_nd(self: Tensor, pad: Sequence[int], value: object = 0) -> Tensor:
     """Implement `torch.constant_pad_nd`, which `nn.functional.pad` calls."""
     if self.device.type == "xla" and len(pad) == 2 and pad[0] == 0 and pad[1] > 0 and self.shape:
         grown = value_of(self)
@@ -78,7 +78,7 @@ def constant_pad_nd(self: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
     return _pad(self, pad, value)  # type: ignore[no-any-return]
 
 
-def _can_be(value: Any, dtype: torch.dtype) -> bool:
+def _can_be(value: object, dtype: torch.dtype) -> bool:
     """Return whether an integer dtype can hold a number. The caller refuses other numbers."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return False
@@ -89,7 +89,7 @@ def _looking_at_no_element(name: str) -> Kernel:
     """Return the kernel of an operator that asks its operand for no more than dtype and device."""
     make = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def kernel(self: Tensor, *args: object, **kwargs: object) -> Any:
         value = value_of(self)
         return make(wrap(value.room) if isinstance(value, padded_rows.Grown) else self, *args, **kwargs)
 

@@ -149,7 +149,7 @@ def _check_divides(name: str, tensor: torch.Tensor, dim: int, count: int) -> Non
 def _record(
     op: str,
     tensors: Sequence[torch.Tensor],
-    arguments: tuple[Any, ...],
+    arguments: tuple[object, ...],
     groups: Groups,
     sizes: Sequence[Sequence[int]],
     is_list: bool = True,
@@ -179,7 +179,7 @@ def _contiguous(tensor: torch.Tensor) -> Value:
 def _plan(
     op: str,
     specs: tuple[Spec, ...],
-    arguments: tuple[Any, ...],
+    arguments: tuple[object, ...],
     groups: Groups,
     sizes: Sequence[Sequence[int]],
     is_list: bool,

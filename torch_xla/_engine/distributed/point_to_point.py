@@ -53,7 +53,7 @@ class Later(torch_distributed.Work):  # type: ignore[misc]
         self._message, self._among = message, _waiting.messages
         self._among.append(message)
 
-    def wait(self, timeout: Any = None) -> bool:
+    def wait(self, timeout: object = None) -> bool:
         """Record the message, and all waiting ones."""
         _record(self._among)
         return True

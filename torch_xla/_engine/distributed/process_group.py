@@ -30,7 +30,7 @@ class XlaGroup(ProcessGroup):
     # PyTorch asks a backend for these, and this object is also the backend. It supports none of them.
     supports_coalescing = supports_splitting = supports_time_estimate = False
 
-    def __init__(self, rank: int, ranks: Sequence[int], timeout: Any = None, store: Any = None) -> None:
+    def __init__(self, rank: int, ranks: Sequence[int], timeout: object = None, store: object = None) -> None:
         super().__init__(rank, len(ranks))
         self.host = HostGroup(store, rank, ranks, timeout)
         self._ranks = list(ranks)
@@ -78,11 +78,11 @@ class XlaGroup(ProcessGroup):
         return False
 
     @or_here
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
+    def allreduce(self, tensors: Tensors, opts: object = None) -> Any:
         """Overwrite each tensor with its reduction over the group."""
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: Tensors, opts: object = None) -> Any:
         """Overwrite each tensor with its reduction over the group."""
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
 
@@ -99,14 +99,14 @@ class XlaGroup(ProcessGroup):
         return done(list(tensors))
 
     @or_here
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
+    def broadcast(self, tensors: Tensors, opts: object = None) -> Any:
         """Overwrite the tensors with those of the root."""
         if not self._is_single():
             write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
         return done(list(tensors))
 
     @or_here
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> Any:
         """Fill each list with the tensors of all processes."""
         even = []
         for targets, given in zip(outputs, inputs, strict=True):
@@ -123,17 +123,17 @@ class XlaGroup(ProcessGroup):
             own = given if root == self.rank() else target
             write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
 
-    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: object = None) -> Any:
         """Fill `output_lists[rank][index]` with input `index` of each process."""
         for index, rows in enumerate(self._rows_of_each(inputs)):
             write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
 
     @or_here
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: object = None) -> Any:
         return self.allgather_into_tensor_coalesced([output], [input])
 
-    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
         """Fill each output with the concatenated inputs of all processes."""
         flat = [given.reshape(1, -1) for given in inputs]
         gathered = flat if self._is_single() else _all_gather(flat, 0, self._groups)
@@ -143,7 +143,7 @@ class XlaGroup(ProcessGroup):
     all_gather_single = _allgather_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object = None) -> Any:
         """Fill each output with the reduction of all processes' inputs for this process."""
         op = getattr(opts, "reduceOp", "SUM")
         even = []
@@ -155,15 +155,15 @@ class XlaGroup(ProcessGroup):
         self._scatter_reduced([target for target, _ in even], [given for _, given in even], op)
         return done(list(outputs))
 
-    def reduce_scatter_coalesced(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
+    def reduce_scatter_coalesced(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object = None) -> Any:
         """Do as `reduce_scatter`; where all processes bring equal sizes, in one collective."""
         return self.reduce_scatter(outputs, inputs, opts)
 
     @or_here
-    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: object = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
-    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
         """Fill each output with its part of the reduction of an input."""
         self._scatter_reduced(outputs, inputs, getattr(opts, "reduceOp", "SUM"))
         return done(list(outputs))
@@ -178,7 +178,7 @@ class XlaGroup(ProcessGroup):
         input: torch.Tensor,
         output_sizes: list[int],
         input_sizes: list[int],
-        opts: Any = None,
+        opts: object = None,
     ) -> Any:
         """Send parts of the first dimension of `input` to all processes, and fill `output` with theirs."""
         size = self.size()
@@ -196,7 +196,7 @@ class XlaGroup(ProcessGroup):
 
     all_to_all_single = alltoall_base
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
         """Send input i to process i, and fill output i with the tensor from process i."""
         if self._is_single():
             write(outputs, inputs)
@@ -266,7 +266,7 @@ class XlaGroup(ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> Any:
         return done([])
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: object = None) -> Any:
         """Wait until all processes of the group have run their earlier recorded operations."""
         if not self._is_single():
             token = torch.ones(1, device="xla")
@@ -274,27 +274,27 @@ class XlaGroup(ProcessGroup):
             token.item()
         return done([])
 
-    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, opts: object = None, wait_all_ranks: bool = False) -> None:
         """Wait as `barrier` does."""
         self.barrier()
 
     def _is_single(self) -> bool:
         return self.size() == 1
 
-    def _reduce_in_place(self, tensors: Tensors, op: Any) -> Any:
+    def _reduce_in_place(self, tensors: Tensors, op: object) -> Any:
         for target, reduced in zip(tensors, self._reduced(tensors, op), strict=True):
             if reduced is not target:
                 write([target], [reduced])
         return done(list(tensors))
 
-    def _reduced(self, tensors: Tensors, op: Any) -> list[torch.Tensor]:
+    def _reduced(self, tensors: Tensors, op: object) -> list[torch.Tensor]:
         name = _name_of(op, tensors)
         tensors = _multiplied(tensors, op, name)
         if self._is_single():
             return list(tensors)
         return self._averaged(_all_reduce(tensors, _REDUCTIONS[name], self._groups), name)
 
-    def _scatter_reduced(self, outputs: Tensors, inputs: Tensors, op: Any) -> None:
+    def _scatter_reduced(self, outputs: Tensors, inputs: Tensors, op: object) -> None:
         name, size = _name_of(op, inputs), self.size()
         flat = [given.reshape(size, -1) for given in _multiplied(inputs, op, name)]
         parts = flat
@@ -330,7 +330,7 @@ def _are_of_one_size(tensors: Tensors) -> bool:
     return len({tuple(tensor.shape) for tensor in tensors}) == 1
 
 
-def _name_of(op: Any, tensors: Tensors) -> str:
+def _name_of(op: object, tensors: Tensors) -> str:
     name = str(getattr(op, "op", op)).rpartition(".")[2].upper()
     if name not in _REDUCTIONS:
         raise ValueError(
@@ -346,7 +346,7 @@ def _name_of(op: Any, tensors: Tensors) -> str:
     return name
 
 
-def _multiplied(tensors: Tensors, op: Any, name: str) -> list[torch.Tensor]:
+def _multiplied(tensors: Tensors, op: object, name: str) -> list[torch.Tensor]:
     """Multiply what each process brings to `ReduceOp.PREMUL_SUM` by its factor, a number or a tensor of one element."""
     if name != "PREMUL_SUM":
         return list(tensors)

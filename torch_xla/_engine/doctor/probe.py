@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def say(stage: str, **facts: Any) -> None:
+def say(stage: str, **facts: object) -> None:
     """Print one line for the doctor."""
     print(json.dumps({"stage": stage, **facts}), flush=True)
 

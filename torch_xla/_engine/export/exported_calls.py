@@ -26,11 +26,11 @@ def caller(exported: Exported) -> Callable[..., tuple[torch.Tensor, ...]]:
     digest = hashlib.sha256(exported.mlir_module_serialized).hexdigest()[:24]
     described = exported.in_avals
 
-    def flat(*operands: Any) -> tuple[Any, ...]:
+    def flat(*operands: object) -> tuple[Any, ...]:
         args, kwargs = jax.tree.unflatten(exported.in_tree, operands)
         return tuple(jax.tree.leaves(exported.call(*args, **kwargs)))
 
-    def call(*tensors: Any) -> tuple[torch.Tensor, ...]:
+    def call(*tensors: object) -> tuple[torch.Tensor, ...]:
         if len(tensors) != len(described):
             raise TypeError(f"the program takes {len(described)} tensors; got {len(tensors)}")
         given = [_on_device(each) for each in tensors]
@@ -42,7 +42,7 @@ def caller(exported: Exported) -> Callable[..., tuple[torch.Tensor, ...]]:
     return call
 
 
-def _on_device(tensor: Any) -> torch.Tensor:
+def _on_device(tensor: object) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a StableHLO program takes tensors; got a {type(tensor).__name__}")
     return tensor if tensor.device.type == "xla" else tensor.to("xla")
@@ -76,7 +76,7 @@ class Model:
             raise KeyError(f"the bundle has no function {name!r}; it has {sorted(functions)}")
         return functions[name]
 
-    def call(self, name: str | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, name: str | None, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """Return the result of the function for these arguments, nested as the model returned it."""
         function = self.function(name)
         meta = function.meta
@@ -103,7 +103,7 @@ class Model:
             )
         return self._upload(place.name, self.bundle.state_dict[place.name])
 
-    def _upload(self, key: Any, source: Any) -> torch.Tensor:
+    def _upload(self, key: object, source: object) -> torch.Tensor:
         known = self._uploaded.get(key)
         if known is None or known[0] is not source:
             with jax.enable_x64(True):

@@ -152,7 +152,7 @@ def read_by_strides(module: GraphModule) -> None:
 
 
 def _reader(base: Geometry, view: Geometry) -> Callable[..., Any]:
-    def read(array: Any, *_: Any) -> Any:
+    def read(array: Any, *_: object) -> Any:
         return read_view(array, base, view)
 
     return read
@@ -294,7 +294,7 @@ def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws
 
 @uncollected
 def _export(
-    function: Callable[..., Any], described: Sequence[Any], where: tuple[Sequence[str], Sequence[str]], name: str
+    function: Callable[..., Any], described: Sequence[object], where: tuple[Sequence[str], Sequence[str]], name: str
 ) -> Exported:
     platforms, foreign = where
     function.__name__ = name
@@ -336,12 +336,12 @@ def _admit_foreign(module: GraphModule, allowed: frozenset[str]) -> list[str]:
     return sorted(map(_foreign_name, missing))
 
 
-def _foreign_name(op: Any) -> str:
+def _foreign_name(op: object) -> str:
     return str(op).removesuffix(".default")
 
 
-def _foreign(name: str, promised: Any) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
+def _foreign(name: str, promised: object) -> Callable[..., Any]:
+    def call(*args: object, **kwargs: object) -> Any:
         arrays = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, jax.Array)]
         described = pytree.tree_map(lambda x: jax.ShapeDtypeStruct(tuple(x.shape), dtypes.to_jax(x.dtype)), promised)
         return jax.ffi.ffi_call(name, described)(*arrays)

@@ -87,7 +87,7 @@ def _numbers(value: int | bytes) -> list[int]:
     return found
 
 
-def _without_defaults(value: Any) -> Any:
+def _without_defaults(value: object) -> Any:
     if isinstance(value, dict):
         # The texts of a map are data, and no defaults.
         shown = {name: part if name == "map" else _without_defaults(part) for name, part in value.items()}

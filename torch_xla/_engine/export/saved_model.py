@@ -109,7 +109,7 @@ _TYPES = {each.__name__: each for each in (VariableSignature, InputLocation, Sta
 class StableHLOJSONSerializer(json.JSONEncoder):
     """Writes the descriptions above as JSON."""
 
-    def default(self, o: Any) -> Any:
+    def default(self, o: object) -> Any:
         """Return a description as an object that says which one it is."""
         if is_dataclass(o):
             return {"_type": type(o).__name__, **{each.name: getattr(o, each.name) for each in fields(o)}}
@@ -198,7 +198,7 @@ def _load_function(path: Path) -> StableHLOFunc:
     )
 
 
-def arguments_of(meta: StableHLOFunctionMeta, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def arguments_of(meta: StableHLOFunctionMeta, args: Sequence[object], kwargs: dict[str, Any]) -> list[Any]:
     """Return the leaves of a call's arguments, in the structure with which the model was exported."""
     if meta.input_pytree_spec is None:
         return list(pytree.tree_leaves((tuple(args), kwargs)))

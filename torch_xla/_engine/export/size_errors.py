@@ -44,14 +44,14 @@ def _failed(frames: Iterable[Any], module: GraphModule) -> Node | None:
     return next((node for node in calls if schema_of(node.target).name in names), None)
 
 
-def may_change(value: Any) -> bool:
+def may_change(value: object) -> bool:
     """Return whether a value of a graph is a number that is known only at run time, or a tensor with such a size."""
     leaves = pytree.tree_leaves(value)
     numbers = [n for leaf in leaves for n in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
     return any(isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)) for n in numbers)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of the size ({', '.join(map(str, value.shape))})"
     return "tensors" if isinstance(value, (list, tuple)) else f"the number {value}"

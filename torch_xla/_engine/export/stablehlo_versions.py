@@ -91,7 +91,7 @@ def with_calls(artifact: bytes) -> bytes:
         return written(context, module, version_of(artifact))
 
 
-def _in_the_oldest(context: Any, module: Any, artifact: bytes) -> bytes:
+def _in_the_oldest(context: object, module: object, artifact: bytes) -> bytes:
     newest = _numbers(version_of(artifact))
     known = [*_BEFORE_ONE, *((1, minor, 0) for minor in range(newest[1] + 1 if newest[0] == 1 else 0))]
     least = _numbers(stablehlo.get_minimum_version())

@@ -85,7 +85,7 @@ def _loaded(root: Path, path: Path) -> Callable[..., Any]:
         elif kind == "CONSTANT":
             fixed[place] = read(root / "constants" / f"{location['position']}.npy", signature["dtype"])
 
-    def function(*arrays: Any) -> Any:
+    def function(*arrays: object) -> Any:
         filled = []
         for place, location in enumerate(meta["input_locations"]):
             filled.append(fixed[place] if place in fixed else arrays[location["position"]])

@@ -69,7 +69,7 @@ class Queue(QueueBase):
         super().__init__(maxsize)
         self._items: deque[Any] = deque()
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         """Add `item`; wait while the queue is full. Raise `QueueClosed`, a `RuntimeError`, once it is closed."""
         with self._lock:
             self._wait_for_room(lambda: len(self._items) >= self._maxsize)
@@ -97,7 +97,7 @@ class KeydQueue(QueueBase):
         self._items: dict[Hashable, Any] = {}
         self._wanted: dict[Hashable, int] = {}  # key → how many threads wait for it
 
-    def put(self, key: Hashable, item: Any) -> None:
+    def put(self, key: Hashable, item: object) -> None:
         """Add `item` under `key`; wait while the queue is full, unless a reader waits for this key.
 
         Raises `QueueClosed`, a `RuntimeError`, once the queue is closed.

@@ -30,16 +30,16 @@ from .resumable_loaders import Note, ReadAhead
 _PATIENCE = 5.0
 
 
-def upload_batch(batch: Any, device: Device) -> Any:
+def upload_batch(batch: object, device: Device) -> Any:
     """Return `batch` with every tensor in it on `device`. Other objects, and the given batch, do not change."""
     return rewrite(batch, _is_uploaded, partial(_uploaded, device))
 
 
-def _is_elsewhere(value: Any) -> bool:
+def _is_elsewhere(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "xla"
 
 
-def _is_uploaded(value: Any) -> bool:
+def _is_uploaded(value: object) -> bool:
     kind = type(value)
     if kind is torch.Tensor:
         return _is_elsewhere(value)
@@ -51,7 +51,7 @@ def _uploaded(device: Device, value: Any) -> Any:
     return wrap(host_copies.upload(value, device)) if _is_plain(value) else value.to(device.torch_device)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     # Nothing but numbers on the CPU: nothing that `.to` does, except uploading, applies.
     return (
         type(value) is torch.Tensor
@@ -62,7 +62,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
+def place_batch(batch: object, device: Device, sharding: Any) -> Any:
     """Upload a batch; each tensor that the sharding fits goes from the host straight to its parts.
 
     `sharding` is one for all tensors, or a structure of them for the parts of the batch: by name, or by place.
@@ -78,7 +78,7 @@ def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
             f"input_sharding: expected a ShardingSpec, or a structure of them like the batch; got {sharding!r}"
         )
 
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         return isinstance(value, torch.Tensor) and bool(sharding.can_apply(value))
 
     def placed(value: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
     return upload_batch(rewrite(batch, fits, placed), device)
 
 
-def _by_name(batch: Any, device: Device, sharding: Mapping[Any, Any]) -> Any:
+def _by_name(batch: object, device: Device, sharding: Mapping[Any, Any]) -> Any:
     if not isinstance(batch, Mapping):
         raise ValueError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
     missing = [name for name in batch if name not in sharding]
@@ -111,7 +111,7 @@ def _by_name(batch: Any, device: Device, sharding: Mapping[Any, Any]) -> Any:
     return whole
 
 
-def _by_place(batch: Any, device: Device, sharding: Sequence[Any]) -> Any:
+def _by_place(batch: object, device: Device, sharding: Sequence[object]) -> Any:
     if not isinstance(batch, list | tuple) or len(batch) != len(sharding):
         told = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
         raise TypeError(f"input_sharding has {len(sharding)} entries, but the batch is {told}")
@@ -155,7 +155,7 @@ class Pipeline:
 
     def __init__(
         self,
-        loader: Iterable[Any],
+        loader: Iterable[object],
         queues: Sequence[PerDeviceQueue],
         upload: Callable[[Any, Device], Any],
         threads: int,
@@ -195,7 +195,7 @@ class Pipeline:
                 self.close()
                 raise
 
-    def _made(self, batches: Iterator[Any]) -> list[threading.Thread]:
+    def _made(self, batches: Iterator[object]) -> list[threading.Thread]:
         queues = tuple(self._queues.values())
         given = batches, queues, self.place.note, self._last
         made = [threading.Thread(target=_read, args=given, name="xla-reader", daemon=True)]
@@ -254,7 +254,7 @@ class Pipeline:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def tells_its_place(loader: Any) -> bool:
+def tells_its_place(loader: object) -> bool:
     """Return whether a loader shows, while it is iterated, which batch it has returned last.
 
     Accelerate's loaders do: `end_of_dataloader` decides when gradients are synchronised and a last, incomplete
@@ -266,7 +266,7 @@ def tells_its_place(loader: Any) -> bool:
 class InTurn:
     """A `Pipeline` to one device that reads a batch when it is asked for one, in the thread that asks."""
 
-    def __init__(self, loader: Iterable[Any], device: Device, upload: Callable[[Any, Device], Any]) -> None:
+    def __init__(self, loader: Iterable[object], device: Device, upload: Callable[[Any, Device], Any]) -> None:
         self._device = device
         self._upload = upload
         self._batches: Iterator[Any] | None = _begin(loader)
@@ -292,7 +292,7 @@ class InTurn:
 _filters = lock()  # a loader may begin another one
 
 
-def _begin(loader: Iterable[Any]) -> Iterator[Any]:
+def _begin(loader: Iterable[object]) -> Iterator[Any]:
     # JAX warns of every fork. The workers that a DataLoader forks here do not use JAX.
     with _filters, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
@@ -300,7 +300,7 @@ def _begin(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _read(
-    batches: Iterator[Any],
+    batches: Iterator[object],
     queues: Sequence[PerDeviceQueue],
     note: Callable[[], Note | None],
     last: list[Note | None],

@@ -19,7 +19,7 @@ _TELLS = {takes: tells for tells, takes in TAKES.items()}
 NAMES = (*TAKES, *_TELLS)
 
 
-def has_state(source: Any) -> bool:
+def has_state(source: object) -> bool:
     """Return whether a loader or an iterator can return and set a state."""
     return any(callable(getattr(source, name, None)) for name in TAKES)
 
@@ -44,7 +44,7 @@ class ReadAhead:
     turn: threading.RLock
     _is_last: bool
 
-    def __init__(self, loader: Any, batches: Any) -> None:
+    def __init__(self, loader: object, batches: object) -> None:
         self.source: Any = next((each for each in (loader, batches) if has_state(each)), None)
         self.is_of_iterator = self.source is batches
         self.given: Note | None = None  # behind the last batch that was given out; `None` before anything is read
@@ -101,7 +101,7 @@ class ReadAhead:
                 return getattr(self.source, name)()  # no thread reads ahead
             return self.given[name].given()
 
-    def set(self, name: str, state: Any) -> Any:
+    def set(self, name: str, state: object) -> Any:
         """Let the source begin from `state`. Its own iterator goes on from there; other iterations are over."""
         set_back = self._set_back()
         if set_back is not None:

@@ -31,7 +31,7 @@ def custom_call(
         for size, kind in zip(sizes, kinds, strict=True)
     ]
 
-    def call(*arrays: Any) -> tuple[Any, ...]:
+    def call(*arrays: object) -> tuple[Any, ...]:
         marked = set_xla_metadata(**attributes) if attributes else nullcontext()
         with marked:
             run = jax.ffi.ffi_call(

@@ -1,7 +1,5 @@
 """Convert tensors to JAX arrays and back without a copy: a tensor's buffer is a `jax.Array`."""
 
-from typing import Any
-
 import jax
 import torch
 
@@ -37,7 +35,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     return buffers.converted(buffer, wanted)
 
 
-def from_jax(array: Any) -> torch.Tensor:
+def from_jax(array: object) -> torch.Tensor:
     """Return a tensor whose buffer is `array`. Writing to the tensor moves it to memory of its own."""
     if not isinstance(array, jax.Array):
         raise TypeError(f"from_jax() takes a jax.Array; got a {type(array).__name__}. jax.numpy.asarray makes one.")

@@ -60,7 +60,7 @@ class Flat:
     name: str
     kinds: tuple[Any, ...] = ()  # types of those: 1, 1.0 and True are equal, but different
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> Any:
         rest = iter(arrays)
         leaves = [next(rest) if leaf is _ARRAY else leaf for leaf in self.static]
         args, kwargs = jax.tree.unflatten(self.tree, leaves)
@@ -77,10 +77,10 @@ class Gradient:
     count: int
     name: str
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> Any:
         operands, given = arrays[: self.count], arrays[self.count :]
 
-        def of_inputs(*chosen: Any) -> list[Any]:
+        def of_inputs(*chosen: object) -> list[Any]:
             filled = list(operands)
             for place, array in zip(self.inputs, chosen, strict=True):
                 filled[place] = array
@@ -110,7 +110,7 @@ _ARRAY = object()
 PLACE = "\0tensor "
 
 
-def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], name: str | None = None) -> Any:
+def call(function: Callable[..., Any], args: Sequence[object], kwargs: dict[str, Any], name: str | None = None) -> Any:
     """Record `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
     leaves, tree = jax.tree.flatten((tuple(args), kwargs))
     leaves = [from_jax(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
@@ -120,7 +120,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
     return _call(_flat(function, tree, static, name), tensors)
 
 
-def _flat(function: Callable[..., Any], tree: Any, static: tuple[Any, ...], name: str | None) -> Flat:
+def _flat(function: Callable[..., Any], tree: object, static: tuple[object, ...], name: str | None) -> Flat:
     try:
         hash(static)
     except TypeError as error:
@@ -130,7 +130,7 @@ def _flat(function: Callable[..., Any], tree: Any, static: tuple[Any, ...], name
 
 
 def described(
-    function: Callable[..., Any], nested: Any, kinds: Sequence[tuple[Any, torch.dtype, str]], name: str | None
+    function: Callable[..., Any], nested: object, kinds: Sequence[tuple[Any, torch.dtype, str]], name: str | None
 ) -> tuple[Any, ...] | None:
     """Describe how a graph calls `function(*args, **kwargs)`: its name, its tensors, and the nesting of its results.
 
@@ -166,10 +166,10 @@ def traced() -> int:
 
 
 @uncollected
-def hlo_text(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+def hlo_text(function: Callable[..., Any], args: Sequence[object], kwargs: dict[str, Any]) -> str:
     """Return the HLO text of `function` for these arguments, in which a tensor means an array of its size and dtype."""
 
-    def described(leaf: Any) -> Any:
+    def described(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         return jax.ShapeDtypeStruct(tuple(leaf.shape), dtypes.to_jax(dtypes.on_device(leaf.dtype)))
@@ -295,7 +295,7 @@ def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> T
     return Traced(plan, tree, rule, flat, _brings_gradient(closed))
 
 
-def _brings_gradient(part: Any) -> bool:
+def _brings_gradient(part: object) -> bool:
     part = jax_callbacks.opened(part)
     if isinstance(part, (tuple, list)):
         return any(map(_brings_gradient, part))
@@ -362,7 +362,7 @@ JAX_FUNCTION = define("jax_function(str name, Tensor[] operands) -> Tensor[]", _
 
 
 @lowers(JAX_FUNCTION)
-def jax_function(name: str, operands: Sequence[Any]) -> list[Any]:
+def jax_function(name: str, operands: Sequence[object]) -> list[Any]:
     """Return what the function of this name gives for arrays: how graphs call one."""
     found = _named(name).rule.lower(*operands)
     return list(found[1:] if found[0] is None else found)
@@ -382,18 +382,18 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor]) -> Any:
 torch.library.register_autograd(JAX_FUNCTION.name(), _backward, setup_context=_keep, lib=LIBRARY)
 
 
-def _run_of(closed: Any) -> Callable[..., Any]:
+def _run_of(closed: object) -> Callable[..., Any]:
     """Return what runs a traced function that makes callbacks: in order, where JAX can keep one."""
     ordered, plain = jex.core.jaxpr_as_fun(jax_callbacks.in_order(closed)), jex.core.jaxpr_as_fun(closed)
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: object) -> Any:
         target = replica_axis.target_in_use()
         return (ordered if target is None or len(target.devices) == 1 else plain)(*arrays)
 
     return run
 
 
-def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
+def _lower(run: Callable[..., Any], is_one: bool, *arrays: object) -> Any:
     with jax.default_matmul_precision(None):  # its text has JAX's own; a kernel inside of it has the kernel's
         results = run(*arrays)
     # Behind `None`, so that one result too is a result among several.
@@ -417,7 +417,7 @@ def _name(name: str, closed: Any) -> str:
     return f"jax::{name}_{digest.hexdigest()[:24]}"
 
 
-def _besides(part: Any, is_shown: bool = True) -> Iterator[Any]:
+def _besides(part: object, is_shown: bool = True) -> Iterator[Any]:
     """Return what determines a traced function's result and is not in its text, as arrays and texts.
 
     That is the arrays that it and the functions it calls close over, and the contents of settings that the text shows

@@ -30,15 +30,15 @@ class SymbolSizes:
     rooms: dict[str, int]
     counts: dict[str, Any]
 
-    def room(self, size: Any) -> int:
+    def room(self, size: object) -> int:
         """Return a size with the capacity of each symbol."""
         return int(size) if isinstance(size, int | np.integer) else int(private.size_for(size, self.rooms))
 
-    def rooms_of(self, shape: Sequence[Any]) -> tuple[int, ...]:
+    def rooms_of(self, shape: Sequence[object]) -> tuple[int, ...]:
         """Return a shape with the capacity of each symbol."""
         return tuple(map(self.room, shape))
 
-    def count(self, size: Any) -> Any:
+    def count(self, size: object) -> Any:
         """Return a size as it is in this run."""
         return size if isinstance(size, int | np.integer) else private.size_for(size, self.counts)
 
@@ -47,7 +47,7 @@ class SymbolSizes:
         keep = self.counting(array.shape, shape, dims)
         return array if keep is None else jnp.where(keep, array, jnp.asarray(fill, array.dtype))
 
-    def counting(self, size: Sequence[int], shape: Sequence[Any], dims: Sequence[int]) -> Any:
+    def counting(self, size: Sequence[int], shape: Sequence[object], dims: Sequence[int]) -> Any:
         """Return which elements are valid along some dimensions; nothing if all are."""
         keep: Any = None
         for dim in dims:
@@ -73,7 +73,7 @@ def bounded(closed: Any, symbols: Sequence[str], rooms: Sequence[int]) -> Callab
 def _evaluate(sizes: SymbolSizes, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     known: dict[Any, Any] = {}
 
-    def value(atom: Any) -> Any:
+    def value(atom: object) -> Any:
         return atom.val if isinstance(atom, jex.core.Literal) else known[atom]
 
     known.update(zip(jaxpr.constvars, consts, strict=True))
@@ -368,7 +368,7 @@ def _reshape(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     return jnp.take(array.reshape(-1), source, mode="clip")
 
 
-def _keeps_places(old: Sequence[Any], new: Sequence[Any]) -> bool:
+def _keeps_places(old: Sequence[object], new: Sequence[object]) -> bool:
     """Return whether valid elements keep their positions: no size that changes is inside of another dimension."""
     for ours, theirs in _factors(old, new):
         if ours != theirs and any(not isinstance(size, int) for size in (*ours[1:], *theirs[1:])):

@@ -21,7 +21,7 @@ class Interpreted:
         """Interpret Pallas kernels within a `with` block, also where JAX traces the function's own gradients."""
         return pallas_tpu.force_tpu_interpret_mode(self._mode)
 
-    def __call__(self, *arrays: Any, **kwargs: Any) -> Any:
+    def __call__(self, *arrays: object, **kwargs: object) -> Any:
         if self._mode is True:
             try:
                 with self.around():

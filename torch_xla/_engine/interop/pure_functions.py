@@ -42,7 +42,7 @@ def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...,
     _all.add(known)
 
     @functools.wraps(function)
-    def pure(*args: Any, **kwargs: Any) -> Any:
+    def pure(*args: object, **kwargs: object) -> Any:
         seed = kwargs.pop("rng_seed", None) if takes_seed else None
         if is_traced():  # together with what is traced around it
             if seed is not None:
@@ -77,7 +77,7 @@ def _traced(function: Callable[..., Any], leaves: list[Any], tree: pytree.TreeSp
     return SingleTrace(of_tensors, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
-def _kind(leaf: Any) -> Any:
+def _kind(leaf: object) -> Any:
     if isinstance(leaf, torch.Tensor):
         return (
             leaf.shape,

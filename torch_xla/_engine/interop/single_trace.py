@@ -87,7 +87,7 @@ class SingleTrace:
         self._gives = [each is not None for each in gradients]
         return plain, [trace.plain(each) for each in gradients if each is not None]
 
-    def _sort(self, results: Sequence[Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _sort(self, results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Note how each result is made, and return those that the graph computes."""
         outputs: list[torch.Tensor] = []
         places = {id(each): _View(place, None) for place, each in enumerate(inputs)}
@@ -126,7 +126,7 @@ class SingleTrace:
         return forward, _graph(joint, [*constants, *later], list(gradients), [*kept, *given])
 
 
-def _filled(leaf: Any, tensors: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
+def _filled(leaf: object, tensors: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
     if isinstance(leaf, _View):
         return leaf.of(tensors)
     return found[leaf.place] if isinstance(leaf, _Computed) else leaf
@@ -164,12 +164,12 @@ class _Once(torch.autograd.Function):
     """Return tensors whose gradients are refused."""
 
     @staticmethod
-    def forward(ctx: Any, _: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: object, _: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the values."""
         return tuple(value.view_as(value) for value in values)
 
     @staticmethod
-    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+    def backward(ctx: object, *_: torch.Tensor) -> Any:
         """Raise `RuntimeError`."""
         raise RuntimeError(
             "a pure function (assume_pure, PureModule) has gradients, but these have none: its backward direction was "

@@ -75,11 +75,11 @@ class JaxFunction:
         """The graph of the function."""
         return self._graph.module
 
-    def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
+    def __call__(self, arrays: Sequence[object], key: object = None) -> list[Any]:
         """Return the results for `arrays`. Raise `MissingKey` if the function draws and `key` is `None`."""
         return list(self._call(self, key, *arrays))
 
-    def run(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
+    def run(self, key: object, arrays: Sequence[object]) -> list[Any]:
         """Return the results, which JAX differentiates."""
         return self._graph(key, arrays)
 
@@ -91,7 +91,7 @@ class JaxFunction:
         return found
 
 
-def _called(function: JaxFunction, key: Any, *arrays: Any) -> list[Any]:
+def _called(function: JaxFunction, key: object, *arrays: object) -> list[Any]:
     return function.run(key, arrays)
 
 
@@ -148,11 +148,11 @@ class _Differentiated:
         self._gradients: Any = jax.custom_vjp(self._pulled)
         self._gradients.defvjp(lambda *held: (self._gradients(*held), (held[0], held[1], held[3])), self._pull_again)
 
-    def _computed(self, key: Any, *arrays: Any) -> tuple[list[Any], list[Any]]:
+    def _computed(self, key: object, *arrays: object) -> tuple[list[Any], list[Any]]:
         found, count = self._once(key, arrays), len(self._outputs)
         return found[:count], found[count:]
 
-    def _saved(self, key: Any, *arrays: Any) -> tuple[Any, Any]:
+    def _saved(self, key: object, *arrays: object) -> tuple[Any, Any]:
         outputs, saved = self.forward(key, *arrays)
         return (outputs, saved), (key, list(arrays), saved)
 
@@ -160,7 +160,7 @@ class _Differentiated:
         key, arrays, saved = held
         return None, *self.pull(key, arrays, saved, given[0])
 
-    def pull(self, key: Any, arrays: Sequence[Any], saved: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def pull(self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[Any]) -> list[Any]:
         """Return the gradient by each input, given those by the outputs; `None` where none was needed."""
         found: list[Any] = [None] * len(arrays)
         if self._needed and self._differentiable:
@@ -170,7 +170,9 @@ class _Differentiated:
                 found[place] = None if each is None else jnp.conj(each)
         return found
 
-    def _pulled(self, key: Any, arrays: Sequence[Any], saved: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def _pulled(
+        self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[object]
+    ) -> list[Any]:
         found = self._back(None, [*saved, *given])
         return [found[place] for place in self._needed]
 
@@ -224,7 +226,7 @@ class _Graph:
         self._bodies: dict[bool, Any] = {}  # by whether JAX has 64-bit numbers
         self._missing: list[bool] = []
 
-    def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
+    def __call__(self, key: object, arrays: Sequence[object]) -> list[Any]:
         if self._random and key is None:
             raise MissingKey(", ".join(self._random))
         drawn = [] if not self._draws else [_keys(jax.random.key(0) if key is None else key, self._draws)]

@@ -58,12 +58,12 @@ class ModuleFunction:
 
     def __call__(
         self,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, object],
         /,
-        *args: Any,
+        *args: object,
         buffers: Mapping[str, Any] | None = None,
-        rng: Any = None,
-        **kwargs: Any,
+        rng: object = None,
+        **kwargs: object,
     ) -> Any:
         """Return what the module returns; with `buffers`, a pair of that and the buffers after the call."""
         given = self.buffers if buffers is None else buffers
@@ -104,7 +104,7 @@ class ModuleFunction:
     def _name(self) -> str:
         return f"as_jax({type(self._module).__name__})"
 
-    def _checked(self, what: str, given: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, what: str, given: object, wanted: Mapping[str, object]) -> dict[str, Any]:
         if not isinstance(given, Mapping):
             raise TypeError(f"{self._name} takes {what} as a dict of arrays by name; got a {type(given).__name__}")
         missing, unknown = wanted.keys() - given.keys(), given.keys() - wanted.keys()
@@ -120,7 +120,7 @@ class ModuleFunction:
                 )
         return {name: _as_array(given[name]) for name in wanted}
 
-    def _call_for(self, state: dict[str, Any], leaves: Sequence[Any], tree: Any) -> "_Call":
+    def _call_for(self, state: dict[str, Any], leaves: Sequence[object], tree: object) -> "_Call":
         static = tuple(_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves)
         kinds = [self._kind_in_torch(self._wanted[name].dtype, array) for name, array in state.items()]
         kinds += [self._kind_in_torch(None, leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
@@ -180,7 +180,12 @@ class _Call:
     """A module for arguments of one kind."""
 
     def __init__(
-        self, owner: ModuleFunction, names: Sequence[str], kinds: Sequence[TensorKind], static: Sequence[Any], tree: Any
+        self,
+        owner: ModuleFunction,
+        names: Sequence[str],
+        kinds: Sequence[TensorKind],
+        static: Sequence[object],
+        tree: object,
     ) -> None:
         self._static: list[Any] = []
         self._spec: pytree.TreeSpec | None = None
@@ -206,7 +211,7 @@ class _Call:
         assert self._spec is not None
         _teach_jax(self._spec)
 
-    def output(self, results: Sequence[Any]) -> Any:
+    def output(self, results: Sequence[object]) -> Any:
         """Return the results in the structure that the module returns."""
         rest = iter(results)
         assert self._spec is not None
@@ -226,7 +231,7 @@ def _teach_jax(spec: pytree.TreeSpec) -> None:
 
 
 def _flattened(flatten: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def flattened(value: Any) -> Any:
+    def flattened(value: object) -> Any:
         children, context = flatten(value)
         return tuple(children), tuple(context) if isinstance(context, list) else context
 
@@ -269,7 +274,7 @@ def _kind_of(name: str, tensor: Tensor) -> TensorKind:
 
 
 @uncollected
-def _as_array(given: Any) -> Any:
+def _as_array(given: object) -> Any:
     return jnp.asarray(given)
 
 

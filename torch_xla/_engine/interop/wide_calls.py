@@ -27,47 +27,49 @@ def traced(function: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> Any
         return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in arrays))
 
 
-def call(body: Any, arrays: Sequence[Any]) -> list[Any]:
+def call(body: object, arrays: Sequence[object]) -> list[Any]:
     """Return the results of a traced body."""
     return list(_called.bind(*arrays, body=body))
 
 
-def _function(body: Any) -> Callable[..., list[Any]]:
+def _function(body: object) -> Callable[..., list[Any]]:
     return jex.core.jaxpr_as_fun(body)  # type: ignore[no-any-return]
 
 
 @_called.def_impl
-def _run(*arrays: Any, body: Any) -> list[Any]:
+def _run(*arrays: object, body: object) -> list[Any]:
     return _compiled(body)(*arrays)  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _compiled(body: Any) -> Any:
+def _compiled(body: object) -> Any:
     return jax.jit(lambda *arrays: call(body, arrays))
 
 
 @_called.def_abstract_eval
-def _described(*_: Any, body: Any) -> list[Any]:
+def _described(*_: object, body: Any) -> list[Any]:
     return list(body.out_avals)
 
 
-def _lowered(context: Any, *operands: Any, body: Any) -> Any:
+def _lowered(context: object, *operands: object, body: object) -> Any:
     with jax.enable_x64(True):
         return mlir.lower_fun(_function(body), multiple_results=True)(context, *operands)
 
 
-def _batched(arrays: Sequence[Any], axes: Sequence[Any], *, body: Any) -> tuple[list[Any], list[int]]:
+def _batched(arrays: Sequence[object], axes: Sequence[object], *, body: object) -> tuple[list[Any], list[int]]:
     found = call(traced(jax.vmap(_function(body), tuple(axes)), arrays), arrays)
     return found, [0] * len(found)
 
 
-def _differentiated(primals: Sequence[Any], tangents: Sequence[Any], *, body: Any) -> tuple[list[Any], list[Any]]:
+def _differentiated(
+    primals: Sequence[object], tangents: Sequence[object], *, body: object
+) -> tuple[list[Any], list[Any]]:
     given = [place for place, each in enumerate(tangents) if type(each) is not ad.Zero]
 
-    def linear(*arrays: Any) -> list[Any]:
+    def linear(*arrays: object) -> list[Any]:
         inputs = list(arrays[: len(primals)])
 
-        def of(*chosen: Any) -> list[Any]:
+        def of(*chosen: object) -> list[Any]:
             filled = list(inputs)
             for place, value in zip(given, chosen, strict=True):
                 filled[place] = value
@@ -84,17 +86,17 @@ def _differentiated(primals: Sequence[Any], tangents: Sequence[Any], *, body: An
     ]
 
 
-def _transposed(given: Sequence[Any], *operands: Any, body: Any) -> list[Any]:
+def _transposed(given: Sequence[object], *operands: Any, body: object) -> list[Any]:
     unknown = [place for place, each in enumerate(operands) if ad.is_undefined_primal(each)]
     known = [each for each in operands if not ad.is_undefined_primal(each)]
     given = [ad.instantiate_zeros(each) for each in given]
     described = [operands[place].aval for place in unknown]
 
-    def pulled(*arrays: Any) -> list[Any]:
+    def pulled(*arrays: object) -> list[Any]:
         rest = iter(arrays)
         filled = [None if ad.is_undefined_primal(each) else next(rest) for each in operands]
 
-        def of(*chosen: Any) -> list[Any]:
+        def of(*chosen: object) -> list[Any]:
             for place, value in zip(unknown, chosen, strict=True):
                 filled[place] = value
             return _function(body)(*filled)

@@ -60,7 +60,7 @@ class Computation:
         """Describe the result."""
         return self._root.described
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> Any:
         if len(arrays) != len(self.parameters):
             raise TypeError(f"computation {self.name!r} takes {len(self.parameters)} values; got {len(arrays)}")
         found: dict[Node, Any] = {}

@@ -65,8 +65,8 @@ def gather(
 
 def scatter(
     x: Any,
-    scatter_indices: Any,
-    updates: Any,
+    scatter_indices: object,
+    updates: object,
     *,
     computation: Form,
     update_window_dims: Sequence[int],
@@ -100,7 +100,7 @@ def _vectors(indices: Any, dim: int) -> Any:
     return indices[..., None] if dim == indices.ndim else jnp.moveaxis(indices, dim, -1)
 
 
-def _only(result: Any) -> Any:
+def _only(result: object) -> Any:
     leaves = jax.tree.leaves(result)
     if len(leaves) != 1:
         raise ValueError(f"this computation gives one value; it gave {len(leaves)}")
@@ -134,7 +134,7 @@ def _padding(padding: Any) -> Any:
     return padding.upper() if isinstance(padding, str) else [tuple(each) for each in padding]
 
 
-def reduce(x: Any, init: Any, *, computation: Form, dimensions: Sequence[int]) -> Any:
+def reduce(x: object, init: object, *, computation: Form, dimensions: Sequence[int]) -> Any:
     """Reduce `x` along `dimensions`."""
     return lax.reduce(x, init, lambda left, right: _only(computation(left, right)), tuple(dimensions))
 
@@ -299,13 +299,13 @@ def triangular_solve(
 
 
 def conditional(
-    predicate: Any, true_operand: Any, false_operand: Any, *, true_computation: Form, false_computation: Form
+    predicate: object, true_operand: object, false_operand: object, *, true_computation: Form, false_computation: Form
 ) -> Any:
     """Return one of two computations of their operands."""
     return lax.cond(predicate, lambda: true_computation(true_operand), lambda: false_computation(false_operand))
 
 
-def while_loop(init: Any, *, condition_computation: Form, body_computation: Form) -> Any:
+def while_loop(init: object, *, condition_computation: Form, body_computation: Form) -> Any:
     """Return what `init` becomes."""
     return lax.while_loop(lambda state: _only(condition_computation(state)), body_computation, init)
 

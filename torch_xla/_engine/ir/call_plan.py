@@ -66,12 +66,12 @@ def interned(plan: Plan) -> Plan:
     return _plans.setdefault((plan.op, arguments, form, plan.effect), plan)
 
 
-def kinds_of(arguments: tuple[Any, ...]) -> tuple[Hashable, ...]:
+def kinds_of(arguments: tuple[object, ...]) -> tuple[Hashable, ...]:
     """Return a key that differs for equal arguments of different kinds: 1, 1.0 and True; 0.0 and -0.0."""
     return tuple((type(each), repr(each) if isinstance(each, float | complex) else "") for each in arguments)
 
 
-def _kinds(argument: Any) -> Hashable:
+def _kinds(argument: object) -> Hashable:
     if isinstance(argument, tuple):
         return tuple(map(_kinds, argument))
     # 0.0 and -0.0 are equal too.

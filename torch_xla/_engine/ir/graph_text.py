@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from .. import dtypes
 from ..compat.names.torch import schema_if_any
@@ -16,7 +15,7 @@ Line = tuple[str, int, str]  # file, line, function
 
 def to_text(
     graph: Graph,
-    numbers: Sequence[Any] = (),
+    numbers: Sequence[object] = (),
     lines: Sequence[Line | None] = (),
     scopes: Sequence[tuple[str, ...]] = (),
 ) -> str:
@@ -53,7 +52,7 @@ def to_text(
     return "".join(["IR {\n", *(f"  {row}\n" for row in rows), "}\n"])
 
 
-def to_dot(graph: Graph, numbers: Sequence[Any] = ()) -> str:
+def to_dot(graph: Graph, numbers: Sequence[object] = ()) -> str:
     """Return the graph in the language of Graphviz: a box for each value that enters and for each operation."""
     names = _names(graph)
     roots = _roots(graph)
@@ -139,7 +138,7 @@ def _root_marks(slots: range, roots: dict[int, list[int]]) -> str:
     return "".join(f", ROOT={i}{part}" for slot, part in zip(slots, parts, strict=True) for i in roots.get(slot, ()))
 
 
-def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
+def _attributes(operation: Operation, numbers: Sequence[object]) -> Iterator[str]:
     """Yield the arguments that are not values of the graph, as `dim=[1]`; those left out of the call are left out
     here.
     """
@@ -158,13 +157,13 @@ def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
         yield "random"
 
 
-def _is_operand(argument: Any) -> bool:
+def _is_operand(argument: object) -> bool:
     if isinstance(argument, (list, tuple)):
         return bool(argument) and any(_is_operand(element) for element in argument)
     return isinstance(argument, Operand)
 
 
-def _view_attributes(args: Sequence[Any], numbers: Sequence[Any]) -> Iterator[str]:
+def _view_attributes(args: Sequence[object], numbers: Sequence[object]) -> Iterator[str]:
     """Yield the attributes of a view operation: the view's geometry, and the number where the view begins, if any.
 
     The last geometry is the view's. The first is the storage's and left out, because the shape shows it.
@@ -175,7 +174,7 @@ def _view_attributes(args: Sequence[Any], numbers: Sequence[Any]) -> Iterator[st
         yield f"size={view.size}, stride={view.stride}, storage_offset={offset}"
 
 
-def _shown(argument: Any, numbers: Sequence[Any]) -> str:
+def _shown(argument: object, numbers: Sequence[object]) -> str:
     if isinstance(argument, Number):
         number = numbers[argument.index]
         return number.__name__ if isinstance(number, type) else repr(number)

@@ -74,10 +74,10 @@ class XlaShardingSpec(OpSharding):
 
     def __init__(
         self,
-        tensor: Any,
-        tile_assignment: Any,
-        group_assignment: Any,
-        replication_groups: Any,
+        tensor: object,
+        tile_assignment: object,
+        group_assignment: object,
+        replication_groups: object,
         sharding_type: int,
         minibatch: bool = False,
     ) -> None:

@@ -9,7 +9,7 @@ from ..errors import MeshError
 Dims = tuple[tuple[int, ...], ...]
 
 
-def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partition_spec: Sequence[Any]) -> Dims:
+def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partition_spec: Sequence[object]) -> Dims:
     """Return for each entry of a partition spec the indices of its axes in a mesh with this shape and these axis names.
 
     Raises `ValueError` if an entry is no axis, or occurs twice; `who` names the called function in the message.
@@ -22,7 +22,7 @@ def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partiti
     return found
 
 
-def _index_of(who: str, shape: Sequence[int], names: Sequence[str] | None, axis: Any) -> int:
+def _index_of(who: str, shape: Sequence[int], names: Sequence[str] | None, axis: object) -> int:
     if isinstance(axis, str):
         if names and axis in names:
             return list(names).index(axis)

@@ -60,7 +60,7 @@ def refuse_impossible(spec: Spec) -> None:
 _specs: dict[tuple[tuple[int, ...], tuple[int, ...], Any], Spec] = {}
 
 
-def spec_of(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> Spec:
+def spec_of(size: tuple[int, ...], stride: tuple[int, ...], dtype: object) -> Spec:
     """Return the one `Spec` of these three."""
     key = (size, stride, dtype)
     spec = _specs.get(key)

@@ -238,7 +238,7 @@ def emit(event: Event) -> None:
                 _log.exception("the listener %r failed on %s; more of its failures are only counted", *what)
 
 
-def names_of(buffers: Sequence[Any]) -> tuple[str, ...]:
+def names_of(buffers: Sequence[object]) -> tuple[str, ...]:
     """Return the user's names of these buffers, if a listener wants them and a search is registered."""
     if not watched or observers.name_buffers is None:
         return ()

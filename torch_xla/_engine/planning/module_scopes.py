@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -16,12 +15,12 @@ def modules_named() -> Iterator[None]:
     """Record a module's operations in a scope with its name in the calling module, within a `with` block."""
     running: list[torch.nn.Module] = []
 
-    def enter(module: torch.nn.Module, inputs: Any) -> None:
+    def enter(module: torch.nn.Module, inputs: object) -> None:
         if not torch.compiler.is_compiling():
             open_scope(_name_in(running[-1] if running else None, module))
             running.append(module)
 
-    def leave(module: torch.nn.Module, inputs: Any, result: Any) -> None:
+    def leave(module: torch.nn.Module, inputs: object, result: object) -> None:
         if not torch.compiler.is_compiling() and running and running[-1] is module:
             running.pop()
             close_scope()

@@ -225,7 +225,7 @@ class _Gradient:
             return wrap(self._value).as_strided(*self._place)
 
 
-def _copied(state: Any) -> Any:
+def _copied(state: object) -> Any:
     """Return the state of a parameter with copies of its CPU tensors, which are incremented in place."""
     if not isinstance(state, dict):
         return state

@@ -220,7 +220,7 @@ def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[L
     return _largest([*_waiting(program, numbers), *_intermediates(*_modules(program, numbers))])
 
 
-def _intermediates(executables: Sequence[Any], modules: Sequence[hlo_parser.Module]) -> list[Large]:
+def _intermediates(executables: Sequence[object], modules: Sequence[hlo_parser.Module]) -> list[Large]:
     """Return the intermediate values alive at the peak: of a program in stages, at that of the stage with the
     highest.
     """
@@ -329,7 +329,7 @@ def _kinds() -> dict[int, str]:
     """
     kinds: dict[int, str] = {}
 
-    def note(tensor: Any, kind: str) -> None:
+    def note(tensor: object, kind: str) -> None:
         value = value_of(tensor) if isinstance(tensor, torch.Tensor) else None
         if value is not None:
             kinds.setdefault(id(value if value.buffer is None else value.buffer), kind)

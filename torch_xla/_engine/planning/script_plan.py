@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ..metrics import events
 from ..metrics.events import StepEnd
@@ -42,7 +41,7 @@ class _Steps:
     ended: int = 0
     runs: int = 0
 
-    def note(self, event: Any) -> None:
+    def note(self, event: object) -> None:
         """Count the end of a step."""
         runs = sum(program.runs for program in self.found.programs)
         if runs > self.runs:

@@ -50,7 +50,7 @@ def place() -> Place:
     return _place
 
 
-def take(given: Place, by: Callable[[], Any], served: bool) -> None:
+def take(given: Place, by: Callable[[], object], served: bool) -> None:
     """Give this process the place `given`; `by()` returns the store through which it finds the others.
 
     `served` says whether the service by which they speak runs elsewhere.

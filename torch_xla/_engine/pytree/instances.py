@@ -45,7 +45,7 @@ class Wrapped:
         return known[1]
 
 
-def visit(value: Any, select: Select, fn: Callable[[Any], object], wrapped: Wrapped | None = None) -> None:
+def visit(value: object, select: Select, fn: Callable[[Any], object], wrapped: Wrapped | None = None) -> None:
     """Call `fn` once with each object in `value` that `select` accepts, in order. Those are not looked into."""
     wrapped = wrapped or Wrapped()
     seen: dict[int, Any] = {}
@@ -61,7 +61,7 @@ def visit(value: Any, select: Select, fn: Callable[[Any], object], wrapped: Wrap
             stack.extend(reversed(list(_parts(each, wrapped))))
 
 
-def contains(value: Any, select: Select, wrapped: Wrapped | None = None) -> bool:
+def contains(value: object, select: Select, wrapped: Wrapped | None = None) -> bool:
     """Return whether `select` accepts `value` or something in it."""
     wrapped = wrapped or Wrapped()
     seen: dict[int, Any] = {}
@@ -77,7 +77,7 @@ def contains(value: Any, select: Select, wrapped: Wrapped | None = None) -> bool
     return False
 
 
-def rewrite(value: Any, select: Select, fn: Callable[[Any], Any], wrapped: Wrapped | None = None) -> Any:
+def rewrite(value: object, select: Select, fn: Callable[[Any], Any], wrapped: Wrapped | None = None) -> Any:
     """Return `value` with each object that `select` accepts replaced by what `fn` gives for it.
 
     What holds such an object is copied, everything else is shared with `value`. An object in several places is replaced
@@ -87,7 +87,7 @@ def rewrite(value: Any, select: Select, fn: Callable[[Any], Any], wrapped: Wrapp
     return _Rewriting(select, fn, wrapped or Wrapped()).of(value)
 
 
-def _parts(value: Any, wrapped: Wrapped) -> Iterable[Any]:
+def _parts(value: object, wrapped: Wrapped) -> Iterable[Any]:
     if isinstance(value, _OPAQUE):
         return ()
     if isinstance(value, DataWrapper):
@@ -101,7 +101,7 @@ def _parts(value: Any, wrapped: Wrapped) -> Iterable[Any]:
     return [*held, *_attributes(value).values()]
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: object) -> dict[str, Any]:
     if is_dataclass(value):
         # Its fields may be slots.
         names = [name for name in value.__dataclass_fields__ if hasattr(value, name)]
@@ -109,7 +109,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     return getattr(value, "__dict__", {})
 
 
-def _maker(value: Any) -> Callable[[list[Any]], Any] | None:
+def _maker(value: object) -> Callable[[list[Any]], Any] | None:
     """Return what makes such a value of other parts; None for a value that is copied and changed."""
     if isinstance(value, DataWrapper):
         return value.from_tensors
@@ -129,7 +129,7 @@ class _Rewriting:
         self._fn = fn
         self._results: dict[int, tuple[Any, Any]] = {}  # id → the object, kept alive, and what takes its place
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         known = self._results.get(id(value))
         if known is not None:
             return known[1]
@@ -145,7 +145,7 @@ class _Rewriting:
         known = self._results.get(id(value))
         return self._found(value, result) if known is None else known[1]
 
-    def _is_replaced(self, value: Any) -> bool:
+    def _is_replaced(self, value: object) -> bool:
         return isinstance(value, DataWrapper) or self._select(value)
 
     def _held(self, value: Any) -> Iterable[Any]:
@@ -153,11 +153,11 @@ class _Rewriting:
             return self._wrapped.of(value)
         return value.items() if isinstance(value, Mapping) else value
 
-    def _found(self, value: Any, result: Any) -> Any:
+    def _found(self, value: object, result: object) -> Any:
         self._results[id(value)] = value, result
         return result
 
-    def _refill(self, value: Any) -> Any:
+    def _refill(self, value: object) -> Any:
         # Known before its parts are: they may refer back to it.
         result = self._found(value, copy.copy(value))
         if isinstance(value, MutableMapping):

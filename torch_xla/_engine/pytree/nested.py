@@ -1,7 +1,7 @@
 """Find tensors inside Python objects, or convert them in one batch."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -12,7 +12,7 @@ Convert = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 T = TypeVar("T")
 
 
-def collected(data: Any, select: Select, wrapped: Wrapped | None = None) -> list[torch.Tensor]:
+def collected(data: object, select: Select, wrapped: Wrapped | None = None) -> list[torch.Tensor]:
     """Return the tensors in `data` that `select` accepts, each object once, in the order in which they are found."""
     found: list[torch.Tensor] = []
     visit(data, lambda value: isinstance(value, torch.Tensor) and select(value), found.append, wrapped)

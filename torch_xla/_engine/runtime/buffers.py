@@ -19,7 +19,7 @@ from .device_assignment import Target
 
 
 @uncollected
-def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
+def put(host: np.ndarray, target: Target, sharding: object = None) -> jax.Array:
     """Return a buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the
     buffer.
 
@@ -79,7 +79,7 @@ def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.nd
 
 
 @uncollected
-def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
+def of_processes(host: np.ndarray, sharding: object) -> jax.Array:
     """Create a buffer from the parts of all processes, which are concatenated."""
     if abstract_devices.active:
         return abstract_devices.of_host(host, sharding)  # type: ignore[return-value]
@@ -126,7 +126,7 @@ def _equal_cuts(length: int, one: slice, other: slice) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _resizing(size: tuple[int, ...], sharding: Any) -> Any:
+def _resizing(size: tuple[int, ...], sharding: object) -> Any:
     return jax.jit(lambda array: resized(array, size), out_shardings=sharding)
 
 
@@ -205,7 +205,7 @@ def of_array(host: np.ndarray) -> jax.Array:
 
 
 @uncollected
-def adopted(exporter: Any) -> jax.Array:
+def adopted(exporter: object) -> jax.Array:
     """Return a buffer on the memory behind what has `__dlpack__`."""
     with jax.enable_x64(True):
         return jax.dlpack.from_dlpack(exporter)  # type: ignore[no-any-return]
@@ -218,7 +218,7 @@ def offered(buffer: jax.Array) -> Any:
 
 
 @uncollected
-def wait(buffers: Any) -> None:
+def wait(buffers: object) -> None:
     """Wait until all are computed. Raise the errors of their computation."""
     jax.block_until_ready(buffers)
 

@@ -28,7 +28,7 @@ def are_limited(target: Target) -> bool:
     return target.is_host and len(target.local) > 1
 
 
-def forget(place: int, run: Any) -> None:
+def forget(place: int, run: object) -> None:
     """Forget a run that has ended, so that no thread waits for it. Reading its results raises its error."""
     if last[place] is run:
         last[place] = NEVER

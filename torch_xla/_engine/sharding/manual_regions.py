@@ -1,7 +1,5 @@
 """Manual sharding: regions in which each device computes on its own part."""
 
-from typing import Any
-
 import torch
 
 from ..ir.call_plan import Operand, Plan, interned
@@ -16,7 +14,7 @@ from ..tensor.storage import hold, record_plan, snapshot, value_of, wrap
 from . import placement
 
 
-def _recorded(tensor: torch.Tensor, op: str, arguments: tuple[Any, ...], size: tuple[int, ...]) -> Value:
+def _recorded(tensor: torch.Tensor, op: str, arguments: tuple[object, ...], size: tuple[int, ...]) -> Value:
     with LOCK:
         value = snapshot(tensor)
         made: Spec = spec_of(size, contiguous_stride(size), value.spec.dtype)

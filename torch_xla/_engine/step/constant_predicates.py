@@ -111,7 +111,7 @@ def _truth_at(device: Device, tape: Tape, slot: int) -> _Truth:
     return truth
 
 
-def _made(device: Device, tape: Tape, code: Sequence[Any], slot: int) -> _Truth:
+def _made(device: Device, tape: Tape, code: Sequence[object], slot: int) -> _Truth:
     inputs, operations, producer = decode(code)
     part = cut(inputs, operations, needed_in_order(operations, producer, [slot]), [slot])
     if part.inputs or part.draws or any(operation.plan.effect is not None for operation in operations):

@@ -93,7 +93,7 @@ def start_recorded(device: Device, wait: bool) -> None:
     sync_device(device, wait)
 
 
-def add_closure(closure: Callable[..., Any], args: tuple[Any, ...], in_background: bool) -> None:
+def add_closure(closure: Callable[..., Any], args: tuple[object, ...], in_background: bool) -> None:
     """Queue `closure(*args)` for the end of the step of this thread's device."""
     index = devices.current_index()
     if in_background:
@@ -112,7 +112,7 @@ def wait_for_closures() -> None:
     _worker.join()
 
 
-def _frozen(args: tuple[Any, ...]) -> list[Any]:
+def _frozen(args: tuple[object, ...]) -> list[Any]:
     # While a closure runs in the background the next step is recorded, which may write to the same tensors: it would
     # show the closure values of that step, and cut that step's graph wherever the closure happens to look. Lists and
     # objects are not looked into: the closure may be meant to write to them.

@@ -169,7 +169,7 @@ def _run(
     started: Iterator[Sequence[jax.Array]],
     outputs: list[jax.Array],
     ends: list[jax.Array],
-    reported: Iterable[Any],
+    reported: Iterable[object],
 ) -> Iterator[Any]:
     """Return all of a run: no Python from its start to its end. Each call reads what the one before it has left."""
     return chain(
@@ -222,7 +222,7 @@ def prepare(
     numbers: Sequence[float | int],
     cause: Cause,
     source_lines: SourceLines,
-    buffers: Sequence[Any] = (),
+    buffers: Sequence[object] = (),
 ) -> bool:
     """Compile what `run` with these numbers, and these `buffers` if known, would compile; whether it had to."""
     if program.compiled_for(numbers):
@@ -233,7 +233,7 @@ def prepare(
 
 def _compile(
     program: Program,
-    buffers: Sequence[Any],
+    buffers: Sequence[object],
     numbers: Sequence[float | int],
     cause: Cause,
     source_lines: tuple[Line | None, ...],

@@ -158,7 +158,7 @@ def forget_ended(running: "deque[Any]") -> None:
         leave(running, first)
 
 
-def leave(started: "deque[Any]", waited_for: Any) -> None:
+def leave(started: "deque[Any]", waited_for: object) -> None:
     """Let go of the first, not before it was waited for, because waiting may be interrupted."""
     if started and started[0] is waited_for:  # another thread may have been faster
         started.popleft()

@@ -20,7 +20,7 @@ ADVICE = (
 )
 
 
-def explain(program: Any, numbers: Sequence[float | int]) -> str:
+def explain(program: object, numbers: Sequence[float | int]) -> str:
     """Describe the largest living tensors, and the largest values that a program computes; needs an observer."""
     return observers.explain_memory(program, numbers) if observers.explain_memory is not None else ""
 

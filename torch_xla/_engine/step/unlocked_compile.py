@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..compile.program import Program
 from ..metrics.events import Cause
@@ -50,7 +49,7 @@ class NotCompiled(NotReady):
         self,
         program: Program,
         numbers: Sequence[float | int],
-        buffers: Sequence[Any],
+        buffers: Sequence[object],
         cause: Cause,
         source_lines: SourceLines,
     ) -> None:
@@ -78,7 +77,7 @@ _thread = _Thread()
 def prepare(
     program: Program,
     numbers: Sequence[float | int],
-    buffers: Sequence[Any],
+    buffers: Sequence[object],
     cause: Cause,
     source_lines: SourceLines,
 ) -> bool:

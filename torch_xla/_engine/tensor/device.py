@@ -84,7 +84,7 @@ class Device:
         """Return an empty tape for what is recorded next."""
         return Tape(expected, expected_lines, None if self.spread is None else self.placed)
 
-    def spread_over(self, devices: tuple[Any, ...]) -> None:
+    def spread_over(self, devices: tuple[object, ...]) -> None:
         """Put these devices behind this ordinal, in this order. Nothing may be recorded on it."""
         self.spread = targets.of_mesh(devices) if len(devices) > 1 else None
         self.places = {}
@@ -238,7 +238,7 @@ def _absence_of(index: int) -> str:
     )
 
 
-def device_behind(home: Any) -> Device:
+def device_behind(home: object) -> Device:
     """Return the device of this process that is this one of JAX; the current device for one of another process."""
     local = platform.local_devices()
     return device_at(_first + local.index(home) if home in local else current_index())

@@ -10,7 +10,7 @@ from . import device as devices
 from .device import Device
 
 
-def device_named(device: Any = None) -> Device:
+def device_named(device: object = None) -> Device:
     """Return the device called `device`; without a name, the current one of this thread."""
     return devices.device_at(index_of(device))
 

@@ -6,7 +6,6 @@ them in the same way.
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ class Asked(Enum):
 onlookers: list[Callable[[Value, Asked], None]] = []
 
 
-def known_numbers(tensor: Any, asked: Asked = Asked.TOGETHER) -> np.ndarray | None:
+def known_numbers(tensor: object, asked: Asked = Asked.TOGETHER) -> np.ndarray | None:
     """Return the few numbers in the memory of a tensor if they came from the host, else `None`."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return None

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import FrameType
-from typing import Any
 
 from torch import optim
 
@@ -15,7 +14,7 @@ from ..metrics.user_lines import OptimizersLine, is_ours, user_line
 _OPTIMIZERS = os.path.dirname(os.path.abspath(optim.__file__)) + os.sep
 
 
-def note_line(tape: Tape, position: int, numbers: Sequence[Any] = ()) -> None:
+def note_line(tape: Tape, position: int, numbers: Sequence[object] = ()) -> None:
     """Keep the line and the thread of the next operation, where the tape leaves the path it took last time."""
     tape.expected = None
     if tape.turns[-1][1] != (thread := get_ident()):

@@ -28,7 +28,7 @@ class Mark:
 
     __slots__ = ("seen", "settled", "sharding", "storage")
 
-    def __init__(self, storage: Any, sharding: Sharding | None, marks: dict[int, "Mark"]) -> None:
+    def __init__(self, storage: object, sharding: Sharding | None, marks: dict[int, "Mark"]) -> None:
         place = address_of(storage)
         self.sharding = sharding
         self.storage = weakref.ref(storage, lambda _: marks.pop(place, None))

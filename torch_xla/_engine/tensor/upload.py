@@ -1,7 +1,6 @@
 """Upload host tensors as device values."""
 
 import time
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +90,7 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
     return value
 
 
-def _carrying(host: np.ndarray, placed: Any) -> np.ndarray:
+def _carrying(host: np.ndarray, placed: object) -> np.ndarray:
     size = carried(host.shape, placed)
     ends = [(0, wanted - length) for length, wanted in zip(host.shape, size, strict=True)]
     return host if size == host.shape else np.pad(host, ends)

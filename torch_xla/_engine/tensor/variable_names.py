@@ -31,7 +31,7 @@ _PLAIN = ("builtins", "numpy", "torch", "jax", "jaxlib", "types", "threading")
 class NameSearch:
     """Looks for the variables that lead to some buffers."""
 
-    def __init__(self, buffers: Sequence[Any]) -> None:
+    def __init__(self, buffers: Sequence[object]) -> None:
         self.missing = {id(buffer): index for index, buffer in enumerate(buffers)}
         self.names = [""] * len(buffers)
         self.seen: set[int] = set()
@@ -163,13 +163,13 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         yield from _attributes(name, thing)
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     """Return a key as it is written. The `repr` of other objects is not called: a tensor's would compute it, while the
     program that computes it is about to be compiled."""
     return repr(key) if type(key) in (int, float, str, bool, bytes, type(None)) else f"<{type(key).__name__}>"
 
 
-def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(name: str, thing: object) -> Iterator[tuple[str, Any]]:
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -179,7 +179,7 @@ def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 @uncollected  # where garbage is collected another thread may come in, and take the gradient that PyTorch is showing us
-def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
+def name_buffers(buffers: Sequence[object]) -> tuple[str, ...]:
     """Return each buffer's name in the user's program, or "" where no variable leads to it; inner frames first."""
     search = NameSearch(buffers)
     visit_variables(search)

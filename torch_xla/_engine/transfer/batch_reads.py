@@ -79,7 +79,7 @@ def _like(tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     return copy.detach().requires_grad_() if tensor.requires_grad else copy
 
 
-def moved(data: Any, device: torch.device) -> Any:
+def moved(data: object, device: torch.device) -> Any:
     """Return `data` with its CPU tensors on `device`; the containers on the way to them are new."""
     return replaced(data, lambda tensor: tensor.device.type == "cpu", lambda tensors: _to(tensors, device))
 

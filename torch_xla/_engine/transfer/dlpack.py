@@ -98,7 +98,7 @@ def _given_back(address: int, dtype: torch.dtype, size: tuple[int, ...], told: t
     return made.set_(storage, loan.shown.offset, size, loan.shown.stride)  # type: ignore[call-overload, no-any-return]
 
 
-def is_lent(capsule: Any) -> bool:
+def is_lent(capsule: object) -> bool:
     """Return whether it views memory of a living `xla` tensor that was not written to since."""
     if _name_of(capsule) not in _NAMES:
         return False
@@ -107,7 +107,7 @@ def is_lent(capsule: Any) -> bool:
     return loan is not None and loan.address() == address
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     return f"one on {value.device}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
@@ -149,7 +149,7 @@ def _buffer_shown(value: Value) -> jax.Array:
     return buffer
 
 
-def adopt(source: Any) -> torch.Tensor:
+def adopt(source: object) -> torch.Tensor:
     """Return a tensor on the memory behind `source`, a DLPack capsule or an object that gives one.
 
     Memory of an `xla` tensor comes back as that tensor's storage.
@@ -224,7 +224,7 @@ class _Versioned(ctypes.Structure):
     )
 
 
-def is_capsule(value: Any) -> bool:
+def is_capsule(value: object) -> bool:
     """Return whether `value` is a capsule, of any name: Python has no class to test for."""
     return type(value).__name__ == "PyCapsule"
 
@@ -241,7 +241,7 @@ _address_in.argtypes = (ctypes.py_object, ctypes.c_char_p)
 class _Exporter:
     """A bare capsule as an object that gives it, which is what libraries take now."""
 
-    def __init__(self, capsule: Any) -> None:
+    def __init__(self, capsule: object) -> None:
         if not is_capsule(capsule):
             raise TypeError(
                 f"from_dlpack() takes a DLPack capsule or an object that gives one; got {_described(capsule)}"
@@ -258,7 +258,7 @@ class _Exporter:
         self.address = (described.data or 0) + described.offset
         self._capsule = capsule
 
-    def __dlpack__(self, **_: Any) -> Any:
+    def __dlpack__(self, **_: object) -> Any:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -1,14 +1,12 @@
 """Which tensors share memory."""
 
-from typing import Any
-
 import torch
 
 from ..pytree.nested import collected
 from .batch_reads import identity, storage_id
 
 
-def refuse_shared_views(data: Any) -> None:
+def refuse_shared_views(data: object) -> None:
     """Raise if two tensors in `data` are different views of one storage. Equal views are allowed."""
     seen: dict[int, torch.Tensor] = {}
     for tensor in collected(data, lambda _: True):

@@ -13,7 +13,7 @@ from ..pytree.nested import replaced
 from .batch_reads import compute, identity, to_host
 
 
-def write(data: Any, path: str | os.PathLike[str], reference: Callable[[int], Any]) -> None:
+def write(data: object, path: str | os.PathLike[str], reference: Callable[[int], Any]) -> None:
     """Write `data` to `path`, and its n-th `xla` tensor to a separate file, replaced by `reference(n)` in `data`.
 
     An existing file at `path` does not change until everything is written.
@@ -30,7 +30,7 @@ def write(data: Any, path: str | os.PathLike[str], reference: Callable[[int], An
     new_target.replace(target)
 
 
-def _without_tensors(data: Any, folder: Path, reference: Callable[[int], Any]) -> Any:
+def _without_tensors(data: object, folder: Path, reference: Callable[[int], Any]) -> Any:
     written: dict[Any, Any] = {}
 
     def write_each(tensors: list[torch.Tensor]) -> list[Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 class SkipsOnDevice:
     """An optimizer of PyTorch in its fused form, which reads on the device whether to skip a step."""
 
-    def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, params: object, *args: object, **kwargs: object) -> None:
         for name in ("fused", "foreach"):
             if kwargs.get(name) not in (None, name == "fused"):
                 raise ValueError(f"this optimizer is always fused; leave out {name}={kwargs[name]!r}")

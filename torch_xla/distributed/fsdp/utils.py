@@ -30,7 +30,7 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
     forward = module.forward
 
     @wraps(forward)
-    def checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def checkpointed(self: nn.Module, *args: object, **kwargs: object) -> Any:
         return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False)
 
     module.forward = MethodType(checkpointed, module)  # type: ignore[method-assign]

@@ -6,14 +6,13 @@ parameters that no unit holds.
 """
 
 from collections.abc import Callable, Iterable, Set
-from typing import Any
 
 from torch import nn
 
 from ..._engine.compat.names.torch import modules_of
 
 
-def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
+def always_wrap_policy(*args: object, **kwargs: object) -> bool:
     """Wrap every submodule.
 
     >>> always_wrap_policy()
@@ -81,7 +80,7 @@ def recursive_wrap(
     ignored_modules: Iterable[nn.Module],
     ignored_params: Iterable[nn.Parameter],
     only_wrap_children: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[nn.Module, int]:
     """Replace each submodule of `module` that a policy chooses by `wrapper_cls(submodule, **kwargs)`, innermost first.
 

@@ -44,7 +44,7 @@ class XlaFlattenParamsWrapper(nn.Module):
             [piece.size.numel() for piece in pieces],
         )
 
-    def forward(self, *inputs: Any, **kwinputs: Any) -> Any:
+    def forward(self, *inputs: object, **kwinputs: object) -> Any:
         """Call the module."""
         return self._fpw_module(*inputs, **kwinputs)
 
@@ -54,6 +54,6 @@ class XlaFlattenParamsWrapper(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("_fpw_module"), name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         module: Any = self._fpw_module
         return module[key]

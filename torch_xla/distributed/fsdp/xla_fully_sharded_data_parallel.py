@@ -257,7 +257,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             for each, reduces in zip(units, before, strict=True):
                 each._unit.reduces = reduces
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Call the module with whole parameters."""
         self.training_state = TrainingState.FORWARD
         if self._debug_print:
@@ -346,11 +346,11 @@ class XlaFullyShardedDataParallel(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._fsdp_wrapped_module[key]
 
 
-def apply_to_tensors(fn: Callable[[torch.Tensor], torch.Tensor], container: Any) -> Any:
+def apply_to_tensors(fn: Callable[[torch.Tensor], torch.Tensor], container: object) -> Any:
     """Replace each tensor in `container`, at any depth, by `fn(tensor)`.
 
     >>> apply_to_tensors(lambda tensor: tensor * 2, {"a": [torch.tensor(1)], "b": 3})
@@ -359,7 +359,7 @@ def apply_to_tensors(fn: Callable[[torch.Tensor], torch.Tensor], container: Any)
     return replaced(container, lambda tensor: True, lambda tensors: [fn(tensor) for tensor in tensors])
 
 
-def collect_tensors(container: Any) -> list[torch.Tensor]:
+def collect_tensors(container: object) -> list[torch.Tensor]:
     """Return the tensors in `container`, at any depth, each once.
 
     >>> collect_tensors({"a": [torch.tensor(1)], "b": 3})

@@ -39,7 +39,7 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(func)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> Any:
         sharding.use_all_devices()
         return func(*args, **kwargs)
 

@@ -69,7 +69,7 @@ class Layout:
 def find_layout(
     model: torch.nn.Module,
     step: Callable[..., Any],
-    *args: Any,
+    *args: object,
     mesh_shape: Sequence[int] | None = None,
     devices: int | None = None,
     device: str | DeviceSpec | None = None,

@@ -27,16 +27,16 @@ class DistributedTensor(XLAShardedTensor):
     """An `XLAShardedTensor` over a `DeviceMesh`. Results of its operations are of this class too."""
 
     @classmethod
-    def _computed(cls, result: Any, args: Any) -> Any:
+    def _computed(cls, result: object, args: object) -> Any:
         given = (each.device_mesh for each in pytree.tree_leaves(args) if isinstance(each, DistributedTensor))
         return known_on(result, next(given, None))
 
-    def to_local(self, **options: Any) -> torch.Tensor:
+    def to_local(self, **options: object) -> torch.Tensor:
         """Return this process's part of the tensor, as a plain tensor, through which gradients flow."""
         with without_torch_function():
             return super().to_local(**options)
 
-    def full_tensor(self, **options: Any) -> torch.Tensor:
+    def full_tensor(self, **options: object) -> torch.Tensor:
         """Return the value with a copy on every device, as a plain tensor. Gradients flow through."""
         with without_torch_function():
             return super().full_tensor(**options)
@@ -50,7 +50,7 @@ class DistributedTensor(XLAShardedTensor):
         return memo[id(self)]  # type: ignore[no-any-return]
 
 
-def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
+def known_on(outputs: object, device_mesh: DeviceMesh | None) -> Any:
     """Replace each plain tensor on `xla` in a structure by a `DistributedTensor` over a mesh."""
     return sharded(outputs, lambda plain: DistributedTensor(plain).on(device_mesh, None))
 

@@ -75,7 +75,7 @@ local_part: list[Any] = []
 class _Absent:
     """An attribute that the base class has, but a class and its instances do not have."""
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         raise AttributeError("this class does not have what its base class has")
 
 
@@ -101,7 +101,7 @@ class XLAShardedTensor(DTensor):
         return cls._computed(result, args) if isinstance(result, torch.Tensor | tuple | list) else result
 
     @classmethod
-    def _computed(cls, result: Any, args: Any) -> Any:
+    def _computed(cls, result: object, args: object) -> Any:
         """Return what was computed from `args`, with a sharded tensor for each plain tensor on `xla`."""
         given = (each._mesh for each in private.pytree.tree_leaves(args) if isinstance(each, XLAShardedTensor))
         mesh = next(given, None)
@@ -122,7 +122,12 @@ class XLAShardedTensor(DTensor):
 
     @staticmethod
     def __new__(
-        cls: Any, elem: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, *args: Any, **kwargs: Any
+        cls: Any,
+        elem: torch.Tensor,
+        mesh_shape: Any = None,
+        partition_spec: object = None,
+        *args: object,
+        **kwargs: object,
     ) -> "XLAShardedTensor":
         whole = elem.global_tensor if isinstance(elem, XLAShardedTensor) else elem
         made: XLAShardedTensor = whole.as_subclass(cls)
@@ -135,7 +140,7 @@ class XLAShardedTensor(DTensor):
         made._on = None, ()
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property
@@ -167,7 +172,7 @@ class XLAShardedTensor(DTensor):
         """Return the kind of the sharding."""
         return ShardingType(op_sharding_of(self.global_tensor).sharding_type)
 
-    def on(self, device_mesh: Any, placements: Sequence[Placement] | None) -> "XLAShardedTensor":
+    def on(self, device_mesh: object, placements: Sequence[Placement] | None) -> "XLAShardedTensor":
         """Set the `DeviceMesh` and placements of this tensor (by default its current placements), and return it."""
         self._on = device_mesh, None if placements is None else tuple(placements)
         self._cached_spec = None
@@ -223,18 +228,18 @@ class XLAShardedTensor(DTensor):
                 found[axis] = Shard(dim)
         return tuple(found)
 
-    def over(self, mesh: Any) -> "XLAShardedTensor":
+    def over(self, mesh: object) -> "XLAShardedTensor":
         """Set the `Mesh` of the partition spec (`None`: one without names), and return this tensor."""
         self._mesh, self._cached_spec = mesh, None
         return self
 
     def redistribute(
         self,
-        device_mesh: Any = None,
+        device_mesh: object = None,
         placements: Sequence[Placement] | None = None,
         *,
         async_op: bool = False,
-        **_: Any,
+        **_: object,
     ) -> "XLAShardedTensor":
         """Return a new tensor with the same value and other placements, through which gradients flow.
 
@@ -247,7 +252,7 @@ class XLAShardedTensor(DTensor):
             raise RuntimeError("redistribute(): give device_mesh, a DeviceMesh('xla', …) or a Mesh, and placements")
         return redistribution[0](self, mesh, placements)  # type: ignore[no-any-return]
 
-    def to_local(self, **_: Any) -> torch.Tensor:
+    def to_local(self, **_: object) -> torch.Tensor:
         """Return the part that this process holds: with one process, all of it as a plain tensor. Gradients flow.
 
         With several processes the result is on the CPU, since a tensor on `xla` belongs to all of them. Raises
@@ -257,7 +262,7 @@ class XLAShardedTensor(DTensor):
             return local_part[0](self)  # type: ignore[no-any-return]
         return self.shown
 
-    def full_tensor(self, **_: Any) -> torch.Tensor:
+    def full_tensor(self, **_: object) -> torch.Tensor:
         """Return the value with a copy on every device, as a plain tensor. Gradients flow through."""
         if self._on[0] is None:
             return self.shown
@@ -273,7 +278,7 @@ class XLAShardedTensor(DTensor):
         made = type(self)(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
         return made.over(self._mesh).on(*self._on)
 
-    def __create_write_items__(self, fqn: str, object: Any) -> Any:
+    def __create_write_items__(self, fqn: str, object: object) -> Any:
         """Return the items that `torch.distributed.checkpoint` writes by its default planner: the whole tensor."""
         return checkpointing.write_items(fqn, self.global_tensor)
 
@@ -281,17 +286,17 @@ class XLAShardedTensor(DTensor):
         """Return the position of these items in the whole tensor."""
         return checkpointing.chunks(self.global_tensor)
 
-    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
+    def __get_tensor_shard__(self, index: object) -> torch.Tensor:
         """Return the tensor itself."""
         return self.global_tensor
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"XLAShardedTensor({self.global_tensor!r})"
 
-    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+    def __deepcopy__(self, memo: object) -> torch.Tensor:
         return self.global_tensor.__deepcopy__(memo)  # type: ignore[no-any-return]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return self.global_tensor.__reduce_ex__(protocol)
 
 

@@ -199,7 +199,7 @@ def wrap_if_sharded(x: Any) -> Any:
     return wrap_as_sharded_tensor(x) if is_plain and x.device.type == "xla" and is_divided(x) else x
 
 
-def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
+def shard_as(a: object, b: object) -> tuple[Any, Any]:
     """Divide each tensor of the structure `b` as its counterpart in the structure `a`, and return both structures.
 
     If the counterpart's sharding is not decided yet, an operation on both tensors makes XLA choose one for both.
@@ -266,7 +266,7 @@ class ShardingSpec:
         lists = found.tile_assignment, found.group_assignment, found.replication_groups
         return XlaShardingSpec(t, *lists, found.sharding_type, bool(self.minibatch))
 
-    def upload(self, t: torch.Tensor, device: Any = None) -> torch.Tensor:
+    def upload(self, t: torch.Tensor, device: object = None) -> torch.Tensor:
         """Return a tensor on `xla` with the contents of `t`, a CPU tensor. Only its shard is copied to each device.
 
         With `minibatch`, `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as

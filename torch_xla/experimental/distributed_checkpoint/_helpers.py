@@ -27,7 +27,7 @@ def dedup_tensors(all_plans: list[Any]) -> list[Any]:
     return dedup_save_plans(all_plans)
 
 
-def _is_sharded_tensor(x: Any) -> bool:
+def _is_sharded_tensor(x: object) -> bool:
     """Return whether the devices have different shards of a tensor."""
     if not isinstance(x, torch.Tensor) or x.device.type != "xla":
         return False
@@ -50,7 +50,7 @@ class _CpuShards:
     dtype: torch.dtype
     unread: int = field(default=0, compare=False)  # items of a load that are still to come
 
-    def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
+    def __create_write_items__(self, fqn: str, object: object) -> list[WriteItem]:
         """Return an item to write for each shard."""
         properties = TensorProperties(dtype=self.dtype)
         return [

@@ -53,7 +53,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         found = self.state_dict.get(index.fqn)
         return found.__get_tensor_shard__(index) if isinstance(found, _CpuShards) else super().lookup_object(index)
 
-    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+    def transform_object(self, write_item: WriteItem, object: object) -> Any:
         """Return the data to write for an object."""
         return super().transform_object(write_item, object)
 

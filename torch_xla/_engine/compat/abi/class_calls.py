@@ -29,19 +29,19 @@ def answer_calls_of(made: Any, make: Callable[..., Any]) -> None:
     _keep.append(calling)
 
 
-def _class_of(thing: Any) -> Any:
+def _class_of(thing: object) -> Any:
     """Return where an object keeps its class: at the end of its head."""
     word = ctypes.sizeof(ctypes.c_void_p)
     return ctypes.c_void_p.from_address(id(thing) + object.__basicsize__ - word)
 
 
-def _calling(kind: Any, made: Any, make: Callable[..., Any]) -> type:
+def _calling(kind: Any, made: object, make: Callable[..., Any]) -> type:
     class Calling(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
         # A class written in C has its module in its name, which this attribute of its class would hide.
         __module__ = type.__dict__["__module__"]
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> Any:
             if cls is made and (ours := make(*args, **kwargs)) is not None:
                 return ours
             return super().__call__(*args, **kwargs)

@@ -50,7 +50,7 @@ _PAIRS = {
 _keep: list[Any] = []
 
 
-def register(registration: Callable[[Any], object], guard: Any) -> None:
+def register(registration: Callable[[Any], object], guard: object) -> None:
     """Register `guard`, and confirm that PyTorch keeps guards where we look for them.
 
     Raises `RuntimeError` if it does not. Until then the table of guards is only read.
@@ -128,7 +128,7 @@ def device_word(index: int) -> int:
     return _OURS | index << 8
 
 
-def answer_for_device_count(holder: Any) -> bool:
+def answer_for_device_count(holder: object) -> bool:
     """Make `holder.count` the number of ordinals; return False if this PyTorch does not allow it.
 
     The backward engine makes a queue for each of them at the first backward pass of a process.
@@ -136,7 +136,7 @@ def answer_for_device_count(holder: Any) -> bool:
     return _replace({_DEVICE_COUNT: _told(ctypes.c_int8, holder, "count")})
 
 
-def answer_for_current_device(holder: Any) -> bool:
+def answer_for_current_device(holder: object) -> bool:
     """Make `holder.word`, a `device_word`, the meaning of a bare device; return False if this PyTorch forbids it."""
     tell = _told(ctypes.c_int16, holder, "word")
     # Nothing is exchanged: the ordinal of a thread is chosen in Python. The device it is given is not looked at.

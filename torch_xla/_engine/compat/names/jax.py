@@ -46,7 +46,7 @@ context_of_jax: Any = mlir.make_ir_context
 module_context: Any = getattr(mlir, "_create_ir_context", context_of_jax)
 
 
-def add_platform(name: str, make_client: Callable[[], Any]) -> None:
+def add_platform(name: str, make_client: Callable[[], object]) -> None:
     """Let JAX start a client by `make_client` when the platform `name` is requested."""
     xla_bridge.register_backend_factory(name, make_client, priority=-100, fail_quietly=False)
 
@@ -103,7 +103,7 @@ _SETTINGS = [
 ]
 
 
-def trace_settings(context: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
+def trace_settings(context: tuple[object, ...]) -> tuple[tuple[str, Any], ...]:
     """Return the settings in a `trace_context` that have a value, by their names."""
     found = [(name, context[place]) for place, name in _SETTINGS]
     return tuple((name, value) for name, value in found if value is not None and value is not False and value != ())
@@ -175,7 +175,7 @@ class Chain:
         return map(self.consume, map(self.execute, calls))
 
 
-def starter(executable: Any) -> Starter | None:
+def starter(executable: object) -> Starter | None:
     """Return a function that runs a compiled program on buffers; `None` if JAX itself would have to do more.
 
     JAX checks type, size and device of each argument, and its settings, to find the executable for a call. The engine's
@@ -192,7 +192,7 @@ def starter(executable: Any) -> Starter | None:
     return Chain(execute, consume)
 
 
-def starter_in_turn(executable: Any, last: deque[Any]) -> Starter | None:
+def starter_in_turn(executable: object, last: deque[Any]) -> Starter | None:
     """Do as `starter`, but begin a run when the first of the `last` runs has ended, and append it to them.
 
     Python starts programs with callbacks and does not wait for them: the callbacks may need a lock that is held here.
@@ -224,7 +224,7 @@ def _call_in_turn(call: Any, last: deque[Any], arrays: Sequence[jax.Array]) -> S
         return _call_with_tokens(call, call.out_handler.handlers, given, last.append)
 
 
-def _call_of(executable: Any) -> Any:
+def _call_of(executable: object) -> Any:
     call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
     return call if isinstance(call, pxla.ExecuteReplicated) else None
 
@@ -414,7 +414,7 @@ def traceback_at(line: tuple[str, int, str] | None) -> Any:
 
 
 @uncollected
-def _of_another_thread(take: Callable[[], Any]) -> Any:
+def _of_another_thread(take: Callable[[], object]) -> Any:
     # This thread waits and holds the engine's lock. A finalizer in the other thread may ask for the lock: both would
     # wait for ever.
     with ThreadPoolExecutor(1) as thread:
@@ -461,12 +461,12 @@ def prepare_linear_algebra() -> None:
 InconclusiveDimension: type[Exception] = InconclusiveDimensionOperation
 
 
-def greater_size(one: Any, other: Any) -> Any:
+def greater_size(one: object, other: object) -> Any:
     """Return the greater of two sizes, which may be symbolic."""
     return max_dim(one, other)
 
 
-def smaller_size(one: Any, other: Any) -> Any:
+def smaller_size(one: object, other: object) -> Any:
     """Return the smaller of two sizes."""
     return min_dim(one, other)
 

@@ -22,12 +22,12 @@ def calls_back(closed: Any) -> bool:
     return not _CALLBACKS.isdisjoint(closed.effects)
 
 
-def calls_python(closed: Any) -> bool:
+def calls_python(closed: object) -> bool:
     """Return whether a traced function calls Python on the host at all, also only for a result."""
     return calls_back(closed) or _calls_for_results(closed)
 
 
-def _calls_for_results(part: Any) -> bool:
+def _calls_for_results(part: object) -> bool:
     part = opened(part)
     if part.__class__ is tuple:
         return any(map(_calls_for_results, part))
@@ -63,7 +63,7 @@ def without_callbacks(closed: Any) -> Any:
     return _changed(closed, change, lambda effects: frozenset(effects) - _CALLBACKS)
 
 
-def opened(part: Any) -> Any:
+def opened(part: object) -> Any:
     """Return a traced function without its constants; what is none as it is. In JAX 0.11 one class has both."""
     return part.jaxpr if isinstance(part, ClosedJaxpr) else part
 

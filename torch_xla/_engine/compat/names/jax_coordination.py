@@ -137,7 +137,7 @@ def is_connected() -> bool:
 def listen_on(hostname: str) -> None:
     """Let the collectives of the CPU client, which has not started, listen on one address of this machine."""
 
-    def client(of: Any) -> Any:
+    def client(of: object) -> Any:
         return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(of, hostname=hostname))
 
     xla_bridge.register_backend_factory("cpu", partial(client, distributed.global_state.client), fail_quietly=False)

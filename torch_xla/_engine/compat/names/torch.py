@@ -90,7 +90,7 @@ FUNCTIONS = torch._C._VariableFunctions
 level_of_tangents: Callable[[], int] = partial(vars(torch.autograd.forward_ad).__getitem__, "_current_level")
 
 
-def schema_if_any(op: Any) -> Any:
+def schema_if_any(op: object) -> Any:
     """Return the schema of an overload; `None` for an operation that is not PyTorch's."""
     return getattr(op, "_schema", None)
 
@@ -232,7 +232,7 @@ def raw_library(namespace: str) -> torch.library.Library:
     return torch.library.Library(namespace, "IMPL")
 
 
-def register_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
+def register_kernel(library: torch.library.Library, name: str, kernel: object) -> None:
     """Register `kernel` for PrivateUse1, without the checks of `Library.impl`, which take three times as long."""
     assert library.m is not None
     library.m.impl(name, "PrivateUse1", kernel)
@@ -250,7 +250,7 @@ def register_fallthrough(key: str) -> torch.library.Library:
     return library
 
 
-def register_fallback(key: str, kernel: Any) -> torch.library.Library:
+def register_fallback(key: str, kernel: object) -> torch.library.Library:
     """Call `kernel` with the overload and its arguments for every operator without a kernel for `key`."""
     library = torch.library.Library("_", "IMPL", key)
     library.fallback(kernel)
@@ -264,7 +264,7 @@ def register_last_fallback(key: str, kernel: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
 
 
-def register_autocast_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
+def register_autocast_kernel(library: torch.library.Library, name: str, kernel: object) -> None:
     """Register the behaviour of the operator `name` under `torch.autocast("xla")`."""
     assert library.m is not None
     library.m.impl(name, "AutocastPrivateUse1", kernel)
@@ -324,7 +324,7 @@ def calls_are_watched() -> bool:
     )
 
 
-def give_default_device(constructor: Any) -> None:
+def give_default_device(constructor: object) -> None:
     """Keep a constructor that is replaced in `torch` on the default device: the mode knows it by identity."""
     torch.utils._device._device_constructors().add(constructor)
 
@@ -413,7 +413,7 @@ def composition_of(operator: Any) -> Any:
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
 
-def dynamic_dims(value: Any) -> set[int]:
+def dynamic_dims(value: object) -> set[int]:
     """Return the dimensions of a tensor that `torch._dynamo.mark_dynamic` has marked, or `maybe_mark_dynamic`."""
     marked: set[int] = getattr(value, "_dynamo_dynamic_indices", set()) | getattr(
         value, "_dynamo_weak_dynamic_indices", set()

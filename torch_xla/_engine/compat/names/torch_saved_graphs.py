@@ -25,7 +25,7 @@ def without_entries() -> Iterator[None]:
         yield
 
 
-def pickled(module: GraphModule, examples: Sequence[Any]) -> bytes:
+def pickled(module: GraphModule, examples: Sequence[object]) -> bytes:
     """Return the bytes of a graph of PyTorch's functions and of its inputs, which are fake tensors and sizes."""
     options = Options(ops_filter=None, node_metadata_key_filter=_is_kept)
     data: bytes = GraphPickler.dumps((module, list(examples)), options)

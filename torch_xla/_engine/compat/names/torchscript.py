@@ -24,12 +24,12 @@ def modules_of(top: Any) -> Iterator[Any]:
         yield from modules_of(child)
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     """Return whether this is an object of a scripted class."""
     return torch.jit._state._get_script_class(type(value)) is not None
 
 
-def slots_of(holder: Any) -> Iterator[tuple[str, Any]]:
+def slots_of(holder: object) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of one script module or object, by name."""
     if not isinstance(holder, _ObjectOfModule):
         yield from vars(holder).items()
@@ -41,7 +41,7 @@ def slots_of(holder: Any) -> Iterator[tuple[str, Any]]:
             pass  # its class is unknown to Python: it was loaded from a file to the CPU and stays there
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     """Yield the tensors in an attribute: it may be a structure, or an object that holds some."""
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, Tensor):
@@ -51,7 +51,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
                 yield from tensors_in(inner)
 
 
-def replace(holder: Any, change: Callable[[Tensor], Tensor]) -> None:
+def replace(holder: object, change: Callable[[Tensor], Tensor]) -> None:
     """Replace tensors anywhere in the attributes of a script module or object."""
     put = holder.setattr if isinstance(holder, _ObjectOfModule) else partial(setattr, holder)
     for name, value in list(slots_of(holder)):
@@ -59,7 +59,7 @@ def replace(holder: Any, change: Callable[[Tensor], Tensor]) -> None:
             put(name, pytree.tree_map(lambda leaf: _changed(leaf, change), value))
 
 
-def _changed(leaf: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _changed(leaf: object, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(leaf, Tensor):
         return change(leaf)
     if _is_object(leaf):
@@ -67,7 +67,7 @@ def _changed(leaf: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return leaf
 
 
-def _graphs_of(script: Any) -> Iterator[Any]:
+def _graphs_of(script: object) -> Iterator[Any]:
     """Yield the graphs of a script module's methods and hooks and of those in it, or that of a function."""
     functions: list[Any]
     if isinstance(script, torch.jit.ScriptFunction):
@@ -89,7 +89,7 @@ def _graphs_of(script: Any) -> Iterator[Any]:
             yield function.inlined_graph
 
 
-def constants_of(script: Any) -> Iterator[tuple[Any, Tensor]]:
+def constants_of(script: object) -> Iterator[tuple[Any, Tensor]]:
     """Yield the tensors that are constants of a script, and the node of each."""
     for graph in _graphs_of(script):
         for node in graph.findAllNodes("prim::Constant"):
@@ -99,7 +99,7 @@ def constants_of(script: Any) -> Iterator[tuple[Any, Tensor]]:
                     yield node, tensor
 
 
-def replace_constants(script: Any, change: Callable[[Tensor], Tensor]) -> None:
+def replace_constants(script: object, change: Callable[[Tensor], Tensor]) -> None:
     """Replace tensor constants of a script that has not been called yet."""
     for node, tensor in list(constants_of(script)):
         if node.kindOf("value") == "t":

@@ -194,7 +194,7 @@ def _header(text: bytes) -> Header:
     )
 
 
-def _described(found: Any) -> Described:
+def _described(found: object) -> Described:
     if not isinstance(found, list):
         raise Unreadable("the header does not say what the executable takes and gives")
     values = []
@@ -205,13 +205,13 @@ def _described(found: Any) -> Described:
     return tuple(values)
 
 
-def _divided(found: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def _divided(found: object) -> tuple[tuple[tuple[int, ...], ...], ...]:
     if not (isinstance(found, list) and all(isinstance(each, list) for each in found)):
         raise Unreadable("the header does not say how the executable divides what it gives")
     return tuple(tuple(map(_integers, each)) for each in found)
 
 
-def _integers(found: Any) -> tuple[int, ...]:
+def _integers(found: object) -> tuple[int, ...]:
     if not (isinstance(found, list) and all(type(each) is int and each >= 0 for each in found)):
         raise Unreadable("the header holds something else where it should hold whole numbers")
     return tuple(found)

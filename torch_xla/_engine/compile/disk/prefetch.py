@@ -43,7 +43,7 @@ def _note() -> str:
     return f"{hashlib.sha256(words.encode()).hexdigest()[:32]}{SUFFIX}"
 
 
-def begin(place: Path, target: Any, load: Callable[[Path, Any], Any]) -> None:
+def begin(place: Path, target: object, load: Callable[[Path, Any], Any]) -> None:
     """Start to `load` the files in `place` that this command used the last time, each for `target`."""
     jobs: list[tuple[str, Future[Any]]] = [(name, Future()) for name in _names(place)]
     if jobs:
@@ -68,7 +68,7 @@ def _names(place: Path) -> list[str]:
 
 
 def _load_all(
-    place: Path, target: Any, load: Callable[[Path, Any], Any], jobs: list[tuple[str, "Future[Any]"]]
+    place: Path, target: object, load: Callable[[Path, Any], Any], jobs: list[tuple[str, "Future[Any]"]]
 ) -> None:
     for name, future in jobs:
         if not threading.main_thread().is_alive():
@@ -80,7 +80,7 @@ def _load_all(
                 future.set_exception(error)
 
 
-def take(name: str, target: Any) -> Any:
+def take(name: str, target: object) -> Any:
     """Return the executable of a file, waiting if it is being loaded; `None` if it was not begun, or failed."""
     with _lock:
         future = _coming.pop((name, target), None)

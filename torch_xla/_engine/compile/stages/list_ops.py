@@ -21,7 +21,7 @@ def length_of_lists(plan: Plan) -> int:
     return length if all(len(each) == length and all(map(_is_filled, each)) for each in lists) else 0
 
 
-def _is_filled(argument: Any) -> bool:
+def _is_filled(argument: object) -> bool:
     return isinstance(argument, Operand | Number)
 
 
@@ -60,7 +60,7 @@ class Lists:
         operands: dict[int, int] = {}
         numbers: dict[int, int] = {}
 
-        def renumbered(argument: Any) -> Any:
+        def renumbered(argument: object) -> Any:
             if isinstance(argument, Operand):
                 return Operand(operands.setdefault(argument.index, len(operands)))
             if isinstance(argument, Number):

@@ -102,7 +102,7 @@ def _workers(stages: int) -> int:
 
 
 @uncollected
-def _compile(lowered: Any, target: Target) -> tuple[Any, float]:
+def _compile(lowered: object, target: Target) -> tuple[Any, float]:
     started = time.perf_counter()
     return compiled(lowered, target), time.perf_counter() - started
 

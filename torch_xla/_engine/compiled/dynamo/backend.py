@@ -32,7 +32,7 @@ from .host_device_split import Unsplittable, constants, evaluate, results, split
 _log = logging.getLogger("torch_xla.dynamo")
 
 
-def compile_unsaved(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def compile_unsaved(module: GraphModule, examples: Sequence[object]) -> Callable[..., Any]:
     """Compile a graph of PyTorch's functions into a callable that nothing will save."""
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=functools.partial(compile_graph, kind="forward"),
@@ -44,7 +44,7 @@ def compile_unsaved(module: GraphModule, examples: Sequence[Any]) -> Callable[..
     return compiled
 
 
-def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
+def compile_graph(module: GraphModule, examples: Sequence[object], kind: str) -> Callable[..., Any]:
     """Return a graph of aten operators, compiled: takes its arguments in one list, which it empties."""
     number_composites(module)
     # Autograd calls what is in a backward graph, and what the forward graph kept has the dtypes of this device.
@@ -161,7 +161,7 @@ class CompiledGraph:
         return self._operation.record(arguments)
 
 
-def _is_ours(value: Any) -> bool:
+def _is_ours(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
@@ -178,7 +178,7 @@ def _is_of_operators(module: GraphModule) -> bool:
 _OF_PYTHON = ("_operator", "builtins", "math")
 
 
-def extract_compiled_graph(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
+def extract_compiled_graph(module: GraphModule, arguments: Sequence[object]) -> Callable[..., Any]:
     """Compile `module` for PyTorch's own registration of "openxla"; `arguments` are those of its first call."""
     if _is_of_operators(module):
         boxed = compile_graph(module, arguments, kind="inference")

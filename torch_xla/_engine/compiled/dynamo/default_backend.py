@@ -19,12 +19,12 @@ def install() -> None:
     route_inductor(holds_xla, compile_module)
 
 
-def holds_xla(module: GraphModule, examples: Sequence[Any]) -> bool:
+def holds_xla(module: GraphModule, examples: Sequence[object]) -> bool:
     """Return whether an input of a graph, a parameter of it, or a value that it makes is on an `xla` device."""
     return any(isinstance(each, torch.Tensor) and each.device.type == "xla" for each in _tensors(module, examples))
 
 
-def _tensors(module: GraphModule, examples: Sequence[Any]) -> Iterator[Any]:
+def _tensors(module: GraphModule, examples: Sequence[object]) -> Iterator[Any]:
     yield from examples
     yield from module.parameters()
     yield from module.buffers()

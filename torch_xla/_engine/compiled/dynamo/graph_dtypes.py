@@ -46,7 +46,7 @@ def _refusal(node: Node, target: OpOverload) -> Exception | None:
     return None
 
 
-def _known(leaf: Any, is_pointwise: bool) -> Any:
+def _known(leaf: object, is_pointwise: bool) -> Any:
     """Return an argument for the CPU. For a pointwise operator its size does not matter."""
     value = leaf.meta.get("val") if isinstance(leaf, Node) else leaf
     if isinstance(value, torch.Tensor):

@@ -21,14 +21,14 @@ def install() -> None:
         private.kernel_of_higher_order(operator, functools.partial(_run_higher_order, operator))
 
 
-def _run_higher_order(operator: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_higher_order(operator: object, *args: object, **kwargs: object) -> Any:
     """Return a loop or branch of PyTorch on our tensors. Tracing its body takes what `torch.compile` is made of."""
     return importlib.import_module("..loops.higher_order_ops", __package__).run(operator, args, kwargs)
 
 
 def _registering(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def compile(*args: Any, **kwargs: Any) -> Any:
+    def compile(*args: object, **kwargs: object) -> Any:
         _prepare()
         return original(*args, **kwargs)
 

@@ -43,7 +43,7 @@ def _restore_random_state(state: torch.Tensor) -> None:
 
 
 def compile_module(
-    module: GraphModule, examples: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+    module: GraphModule, examples: Sequence[object], *, mode: str | None = None, options: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
     """Compile a graph of PyTorch's functions as Dynamo found it: forward, and backward if there will be one.
 

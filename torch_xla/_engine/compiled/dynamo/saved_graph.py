@@ -23,7 +23,7 @@ class SavedEntry:
     guards_expr: Any = None
     sanitized_aot_config: Any = None
 
-    def wrap_post_compile(self, *_: Any) -> Callable[[list[Any]], Any]:
+    def wrap_post_compile(self, *_: object) -> Callable[[list[Any]], Any]:
         """Return the graph, compiled: takes its arguments in one list."""
         compiled = _restored(self.data)
         return lambda arguments: compiled(*arguments)
@@ -36,7 +36,7 @@ class SavedGraph(SerializableCallable):
         self._data = data
         self._compiled = compiled
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self._compiled(*args, **kwargs)
 
     def serialize(self) -> SavedEntry:
@@ -55,7 +55,7 @@ class SavedGraph(SerializableCallable):
         return cls(data, _restored(data))
 
 
-def compile_to_save(module: GraphModule, examples: Sequence[Any]) -> SavedGraph:
+def compile_to_save(module: GraphModule, examples: Sequence[object]) -> SavedGraph:
     """Compile a graph, and keep what it takes to save it."""
     data = torch_saved_graphs.pickled(module, examples)  # compiling changes the graph
     return SavedGraph(data, _compiled(module, examples))
@@ -66,6 +66,6 @@ def _restored(data: bytes) -> Callable[..., Any]:
         return _compiled(module, examples)
 
 
-def _compiled(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def _compiled(module: GraphModule, examples: Sequence[object]) -> Callable[..., Any]:
     with torch_saved_graphs.without_entries():
         return compile_unsaved(module, examples)

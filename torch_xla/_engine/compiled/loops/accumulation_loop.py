@@ -26,7 +26,7 @@ class _Step(nn.Module):
         self.model = model
         self._step = step
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         return self._step(*args)
 
 
@@ -139,7 +139,7 @@ def _kind(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _carried(value: Any, device: torch.device) -> torch.Tensor:
+def _carried(value: object, device: torch.device) -> torch.Tensor:
     """Return a carried value as a tensor on `device`; it may be a number."""
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, device=device)
 
@@ -160,7 +160,7 @@ def _check_unchanged(now: Sequence[int], before: Sequence[int], slices: int) -> 
             )
 
 
-def _check(loss: Any, rest: Sequence[Any], state: Sequence[Any]) -> None:
+def _check(loss: object, rest: Sequence[object], state: Sequence[object]) -> None:
     if not isinstance(loss, torch.Tensor) or loss.dim():
         came = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise ValueError(f"train_step returns a loss without dimensions first; got {came}")

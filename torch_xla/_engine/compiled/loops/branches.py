@@ -70,7 +70,7 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
     return pytree.tree_unflatten(list(results), nested[-1])
 
 
-def _given(tree: pytree.TreeSpec, leaves: Sequence[Any]) -> tuple[Any, ...]:
+def _given(tree: pytree.TreeSpec, leaves: Sequence[object]) -> tuple[Any, ...]:
     """Return the arguments of a function, one after the other."""
     return tuple(each for group in pytree.tree_unflatten(list(leaves), tree) for each in group)
 

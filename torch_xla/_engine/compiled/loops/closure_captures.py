@@ -72,7 +72,7 @@ class Tracing:
             argument = _Argument(described, tuple(memories), is_sliced)
             self._arguments[address_of(described.untyped_storage())] = argument
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+    def run(self, function: Callable[..., Any], *args: object) -> Any:
         """Return the result of `function` for such arguments."""
         selections = Selections(self._writes.to)
         substitution = Substitution(self._stand_in, selections)
@@ -116,7 +116,7 @@ class Tracing:
         with by_itself():
             return groups_of([fakes[place] for place in places], [tensors[place] for place in places])
 
-    def check_arguments(self, results: Sequence[Any] = ()) -> None:
+    def check_arguments(self, results: Sequence[object] = ()) -> None:
         """Raise if a function wrote to memory that is also one of its arguments, where that makes a difference.
 
         Of `results` each takes the place of an argument in the next round.
@@ -135,7 +135,7 @@ class Tracing:
             seen = [*(fake for _, fake in self._memories.values()), *(each.fake for each in self._arguments.values())]
             return frozenset(self._memories) if any(self._writes.reaches(each) for each in seen) else frozenset()
 
-    def memories_of(self, results: Sequence[Any]) -> list[tuple[Span, ...]]:
+    def memories_of(self, results: Sequence[object]) -> list[tuple[Span, ...]]:
         """Return the memory that results show and that was captured, or that arguments were copies of; if any was
         written.
         """
@@ -281,7 +281,7 @@ def _line_of(error: BaseException) -> str:
     return found
 
 
-def _seen(results: Any, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _seen(results: object, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return results of a function; one that it closes over and returns as it is went through no function of
     PyTorch.
     """
@@ -298,7 +298,7 @@ def with_captured(
         place = places.get(id(tensor))
         return tensor if place is None else given[place]
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Any:
         substitution = Substitution(substitute)
         try:
             with substitution:

@@ -14,7 +14,7 @@ from ...compat.names.torch_dynamo import innermost
 aten = torch.ops.aten
 
 
-def _is_number(entry: Any) -> bool:
+def _is_number(entry: object) -> bool:
     """Return whether an entry of an index is one number on the device."""
     return isinstance(entry, Tensor) and not entry.dim() and entry.dtype in _NUMBERS
 
@@ -22,7 +22,7 @@ def _is_number(entry: Any) -> bool:
 _NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # of bytes each is a mask
 
 
-def _dims(entry: Any) -> int:
+def _dims(entry: object) -> int:
     """Return the number of dimensions of a tensor that an entry of its index uses."""
     if entry is None or isinstance(entry, bool):
         return 0
@@ -34,7 +34,7 @@ def _dims(entry: Any) -> int:
     return 1
 
 
-def _parted(tensor: Tensor, index: Any) -> tuple[list[Tensor | None], tuple[Any, ...]] | None:
+def _parted(tensor: Tensor, index: object) -> tuple[list[Tensor | None], tuple[Any, ...]] | None:
     """Split an index into its numbers, each at its dimension, and the index to apply after them; `None` if it has none.
 
     PyTorch selects by the numbers first, wherever they occur in the index.
@@ -115,7 +115,7 @@ _FORMS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def form_of(function: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+def form_of(function: object, args: Sequence[object]) -> Callable[..., Any] | None:
     """Return a replacement for a PyTorch function that does not read indices on the host; `None` if none is needed."""
     form = _FORMS.get(function)
     return form if form is not None and args and isinstance(args[0], Tensor) else None
@@ -177,7 +177,7 @@ class Selections:
                 )
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
     return one is other or (type(one) is type(other) and not isinstance(one, Tensor) and bool(one == other))

@@ -22,7 +22,7 @@ _MOST = 256
 _known: "weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
 
 
-def run(operator: Any, args: Any, kwargs: Any) -> Any:
+def run(operator: Any, args: object, kwargs: object) -> Any:
     """Return the result of `operator`, recorded; or composed by PyTorch, where the device cannot run it as one."""
     leaves, tree = pytree.tree_flatten((args, kwargs))
     functions = [leaf for leaf in leaves if callable(leaf)]
@@ -40,14 +40,14 @@ def run(operator: Any, args: Any, kwargs: Any) -> Any:
     return call([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
-def _composed(operator: Any, leaves: list[Any], tree: pytree.TreeSpec, tensors: Sequence[torch.Tensor]) -> Any:
+def _composed(operator: object, leaves: list[Any], tree: pytree.TreeSpec, tensors: Sequence[torch.Tensor]) -> Any:
     given = iter(tensors)
     filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(filled, tree)
     return private.composition_of(operator)(*args, **kwargs)
 
 
-def _kind(leaf: Any) -> Any:
+def _kind(leaf: object) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
     return weakref.ref(leaf) if callable(leaf) else (type(leaf), leaf)

@@ -30,7 +30,7 @@ class _WithoutChecks(TorchDispatchMode):
 def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` without its assertions while it is traced."""
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Any:
         with _WithoutChecks():
             return function(*args)
 
@@ -46,7 +46,7 @@ def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) ->
 
 
 def graph_for(
-    function: Callable[..., Any], described: Sequence[Any], table: dict[Any, Callable[..., Any]]
+    function: Callable[..., Any], described: Sequence[object], table: dict[Any, Callable[..., Any]]
 ) -> GraphModule:
     """Return the same for tensors that were described already, whose sizes may be symbols, with these
     decompositions.

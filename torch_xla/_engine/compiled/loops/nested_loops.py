@@ -83,7 +83,7 @@ class Substitution(TorchFunctionMode):
             self.end()
             raise
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.end()
 
     def end(self) -> None:
@@ -172,7 +172,7 @@ def _described(operator: Any, args: Sequence[Any]) -> list[tuple[tuple[int, ...]
     return [*found[: len(init)], *(((length, *size), dtype) for size, dtype in found[len(init) :])]
 
 
-def _make(operator: Any, args: Sequence[Any]) -> list[torch.Tensor]:
+def _make(operator: object, args: Sequence[object]) -> list[torch.Tensor]:
     device = next(leaf.device for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
     return [torch.empty(size, dtype=dtype, device=device) for size, dtype in _described(operator, args)]
 

@@ -112,7 +112,7 @@ class _Gradient:
         self._again = ScanLoop(self._round_again, roles, loop.reverse)
         self._back: ScanLoop | None = None
 
-    def run(self, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], state: Any) -> list[torch.Tensor]:
+    def run(self, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], state: object) -> list[torch.Tensor]:
         """Return gradients by the inputs that need them, in order."""
         loop, roles = self._loop, self._loop.roles
         with self._numbers_of(inputs, state):

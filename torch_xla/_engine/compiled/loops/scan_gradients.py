@@ -283,7 +283,7 @@ def _flow(paths: Sequence[int], carried: int, length: int, outputs: frozenset[in
     return others | rounds[-1]
 
 
-def _key(node: Any, number: int, *_: Any) -> tuple[Any, int]:
+def _key(node: object, number: int, *_: object) -> tuple[Any, int]:
     """Return the key under which gradients of a node are tracked: for a scan, one key for each result."""
     return node, number if isinstance(getattr(node, "loop", None), Differentiated) else 0
 

@@ -35,7 +35,7 @@ known_layers: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list
     "scan_layers traces its layers itself, between two graphs. Leave fullgraph=True out, or make the step one program "
     "by torch_xla.compile(step, full_graph=True)"
 )
-def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[..., Any], is_pure: bool) -> Any:
+def scan_layers(layers: Iterable[nn.Module], value: object, partition: Callable[..., Any], is_pure: bool) -> Any:
     """Pass `value` through `layers` by a scan. Raise `ValueError` if the layers are not equal."""
     layers = list(layers)
     if not layers:
@@ -66,7 +66,7 @@ def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[...
 def _body(layer: nn.Module, written: Sequence[str]) -> Callable[..., Any]:
     found: Any = weakref.ref(layer)  # what is kept of a layer does not keep it
 
-    def body(value: Any, slices: tuple[dict[str, torch.Tensor], torch.Tensor]) -> Any:
+    def body(value: object, slices: tuple[dict[str, torch.Tensor], torch.Tensor]) -> Any:
         own, _ = slices
         result = functional_call(found(), own, (value,))
         return result, [own[name] for name in written]
@@ -89,7 +89,7 @@ def _find(layer: nn.Module, name: str) -> Any:
         return None
 
 
-def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list[str]:
+def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: object) -> list[str]:
     """Return the buffers of a layer that it writes to."""
     stage = Tracing()
     described = {name: stage.describe(tensor) for name, tensor in own.items()}
@@ -98,7 +98,9 @@ def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list
     return [name for name, tensor in described.items() if stage.is_written(tensor)]
 
 
-def _refuse_shared(own: Sequence[dict[str, torch.Tensor]], written: Sequence[str], recipe: Recipe, value: Any) -> None:
+def _refuse_shared(
+    own: Sequence[dict[str, torch.Tensor]], written: Sequence[str], recipe: Recipe, value: object
+) -> None:
     """Raise if another tensor shares memory that a layer writes to: each layer gets its own copies."""
     places = [
         (f"{name} of layer {number}", each, name in written)
@@ -129,7 +131,7 @@ def modes_of(layer: nn.Module) -> tuple[Any, ...]:
     return tuple(each.training for each in layer.modules()), *private.dtypes_by_default()
 
 
-def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
+def require_equal(layers: Sequence[nn.Module], value: object) -> None:
     """Raise `ValueError` with the first layer that differs from the first one, and the difference."""
     doubtful = {}
     first = dict(layers[0].named_modules())
@@ -195,7 +197,7 @@ def _are_same(one: Any, other: Any) -> bool:
     return isinstance(one, _PLAIN) and repr(one) == repr(other)
 
 
-def _text(layer: nn.Module, value: Any) -> str:
+def _text(layer: nn.Module, value: object) -> str:
     own = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
     leaves, tree = pytree.tree_flatten((own, value))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -214,11 +216,11 @@ def _path(name: str, attribute: str) -> str:
     return ".".join(part for part in (name, attribute) if part) or "the layer itself"
 
 
-def _has_gradient(value: Any) -> bool:
+def _has_gradient(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"a tensor of its own, {_described(value)}" if isinstance(value, torch.Tensor) else reprlib.repr(value)
 
 

@@ -28,7 +28,7 @@ class Nested:
     places: tuple[int, ...]
 
     @classmethod
-    def of(cls, value: Any) -> "Nested":
+    def of(cls, value: object) -> "Nested":
         """Return the structure of `value`."""
         leaves, tree = pytree.tree_flatten(value)
         places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
@@ -42,7 +42,7 @@ class Nested:
         return pytree.tree_unflatten(leaves, self.tree)
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: object) -> list[torch.Tensor]:
     """Return the tensors of a structure, in order."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
@@ -78,7 +78,7 @@ class Recipe:
         return tuple(result.clone() for result in results)
 
 
-def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
+def trace(function: Callable[..., Any], init: object, xs: object) -> Recipe:
     """Run the body once on tensors without memory, and record its captures. Raise the errors of the body."""
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
     carried, sliced = tensors_in(init), tensors_in(xs)
@@ -135,7 +135,7 @@ def _recipe(function: Callable[..., Any], stage: Tracing, init: Nested, xs: Nest
     return Recipe(function, init, xs, ys, ordered, len(places), roles, stage.groups(places), stage.memories())
 
 
-def _shared(recipe: Recipe, init: Any, xs: Any) -> list[Span | None]:
+def _shared(recipe: Recipe, init: object, xs: object) -> list[Span | None]:
     """Return the captured memory that each of the arguments shows, if the body writes to captured memory."""
     if not recipe.memories:
         return []
@@ -144,14 +144,14 @@ def _shared(recipe: Recipe, init: Any, xs: Any) -> list[Span | None]:
     return [span if span.storage in recipe.memories else None for span in spans]
 
 
-def trace_by_itself(recipe: Recipe, init: Any, xs: Any) -> None:
+def trace_by_itself(recipe: Recipe, init: object, xs: object) -> None:
     """Turn the body of a scan into a graph before the scan is traced, so that it may compute gradients."""
     written, read = recipe.captured[: recipe.written], recipe.captured[recipe.written :]
     tensors = [*tensors_in(init), *written, *(each[0] for each in tensors_in(xs)), *read]
     recipe.graph = pure_graph(recipe.body, [each.detach() for each in tensors])
 
 
-def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tuple[Any, Any]:
+def run(recipe: Recipe, init: object, xs: object, partition: Callable[..., Any]) -> tuple[Any, Any]:
     """Return the last carry and the stacked outputs."""
     if not is_traced() and _shared(recipe, init, xs) != recipe.shared:
         # The body may see what it writes to as another argument than before.

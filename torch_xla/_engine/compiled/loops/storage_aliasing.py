@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -85,7 +84,7 @@ def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
     tensor.copy_(value)
 
 
-def like(tensor: Any) -> str:
+def like(tensor: object) -> str:
     """Return a tensor in words: dtype and sizes; something else as it is written."""
     if not isinstance(tensor, torch.Tensor):
         return repr(tensor)

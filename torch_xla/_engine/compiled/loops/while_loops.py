@@ -15,7 +15,7 @@ from .scan_gradients import around_while
 from .storage_aliasing import like
 
 
-def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any]) -> Any:
+def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[object]) -> Any:
     """Run `body` on `carried` while `condition` holds, and return the last carried values."""
     return Loop(condition, body, carried).run(carried)
 
@@ -23,7 +23,7 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried:
 class Loop:
     """A condition and a body, traced for what is carried being like this."""
 
-    def __init__(self, condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any]) -> None:
+    def __init__(self, condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[object]) -> None:
         leaves, self._tree = pytree.tree_flatten(tuple(carried))
         self._condition, self._body, self._count = condition, body, len(leaves)
         stage = Tracing()
@@ -44,7 +44,7 @@ class Loop:
         goes_on, once = pure_graph(self._goes_on, examples), pure_graph(self._once, examples)
         self._whole = Whole(around_while(goes_on, once, self._count), kind="loop")
 
-    def run(self, carried: Sequence[Any]) -> Any:
+    def run(self, carried: Sequence[object]) -> Any:
         """Run the loop and return the last carried values."""
         start = [as_tensor(leaf) for leaf in pytree.tree_leaves(tuple(carried))]
         tensors = [*start, *map(on_device, self._captured)]
@@ -92,7 +92,7 @@ class _ForwardOnly(torch.autograd.Function):
         return results
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: object, *grads: torch.Tensor) -> Any:
         raise RuntimeError(
             "a gradient is asked of while_loop (or of fori_loop with bounds that are tensors), which has none: how "
             "many rounds there were is known to the device alone, so nothing was kept of them. Use fori_loop with "
@@ -106,7 +106,7 @@ def on_device(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.device.type == "xla" else tensor.to("xla")
 
 
-def as_tensor(leaf: Any) -> torch.Tensor:
+def as_tensor(leaf: object) -> torch.Tensor:
     """Return a leaf of the carried structure as a tensor on the device."""
     if isinstance(leaf, torch.Tensor):
         return on_device(leaf)
@@ -115,13 +115,13 @@ def as_tensor(leaf: Any) -> torch.Tensor:
     raise TypeError(f"a loop carries tensors and numbers; got a {type(leaf).__name__}")
 
 
-def check_condition(result: Any) -> None:
+def check_condition(result: object) -> None:
     """Raise unless a condition returned one element."""
     if not isinstance(result, torch.Tensor) or result.numel() != 1:
         raise TypeError(f"the condition of while_loop returns a tensor of one element; got {like(result)}")
 
 
-def check_carried(name: str, before: Sequence[Any], tree: pytree.TreeSpec, after: Any) -> None:
+def check_carried(name: str, before: Sequence[object], tree: pytree.TreeSpec, after: object) -> None:
     """Raise unless a body returned its carry's form: tensors of the same nesting, sizes and dtypes; equal others."""
     leaves, came = pytree.tree_flatten(after)
     if came != tree:
@@ -136,11 +136,11 @@ def check_carried(name: str, before: Sequence[Any], tree: pytree.TreeSpec, after
             )
 
 
-def _are_alike(old: Any, new: Any) -> bool:
+def _are_alike(old: object, new: object) -> bool:
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         return new.shape == old.shape and new.dtype is old.dtype
     return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor) and bool(new is old or new == old)
 
 
-def _as_tuple(result: Any) -> tuple[Any, ...]:
+def _as_tuple(result: object) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)

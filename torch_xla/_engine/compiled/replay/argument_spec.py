@@ -26,7 +26,7 @@ class Call:
     hindrance: str = ""  # why such a call can never be replayed
 
 
-def taken_apart(args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+def taken_apart(args: Sequence[object], kwargs: dict[str, Any]) -> Call:
     """Return the call with these arguments. Keep the objects as long as its key: the key contains their addresses."""
     key: list[Any] = []
     call = Call((), [])
@@ -85,7 +85,7 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         call.objects.append(argument)
 
 
-def _told(name: Any) -> Any:
+def _told(name: object) -> Any:
     """Return a key of a dictionary together with its type: keys of different types can be equal."""
     if type(name) is tuple:
         return tuple(map(_told, name))

@@ -104,7 +104,7 @@ class CallWatch:
         """Return the line that changed the suspect with this path."""
         return self._culprits.get(path)
 
-    def _heard(self, event: Any) -> None:
+    def _heard(self, event: object) -> None:
         if threading.get_ident() != self._thread:
             return
         if isinstance(event, events.Evaluation):
@@ -119,7 +119,7 @@ class CallWatch:
         if threading.get_ident() == self._thread and _asked_by(frame) is Domain.PROGRAM:
             self._tell(f"it looks at `{name}` of a tensor", frame)
 
-    def _profile(self, frame: FrameType, kind: str, called: Any) -> None:
+    def _profile(self, frame: FrameType, kind: str, called: object) -> None:
         if self._importing is not None:
             if kind == "return" and frame is self._importing:
                 self._importing = None
@@ -163,7 +163,7 @@ class CallWatch:
             users = user_lines.user_frame(frame)
             self.unknown.append(_at(what, user_lines.line_of(users or frame)))
 
-    def _trace(self, frame: FrameType, kind: str, argument: Any) -> Callable[..., Any] | None:
+    def _trace(self, frame: FrameType, kind: str, argument: object) -> Callable[..., Any] | None:
         if self._importing is not None or pure_allowlist.domain_of(frame.f_code, frame.f_globals) is not Domain.PROGRAM:
             return None
         frame.f_trace_opcodes = True
@@ -205,7 +205,7 @@ def _at(what: str, line: Line) -> str:
     return f"{what} ({user_lines.text(line)})"
 
 
-def _token(read: Callable[[], Any]) -> Any:
+def _token(read: Callable[[], object]) -> Any:
     value = read()
     is_told = isinstance(value, (int, float, str, bytes)) or is_of_the_host(value)
     return value if is_told else id(value)

@@ -15,11 +15,11 @@ def put_floats_back(numbers: Sequence[HostNumber]) -> None:
         _put_back(holder, _plain)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.value if type(value) is HostNumber else value
 
 
-def _put_back(holder: Any, plain: Callable[[Any], Any]) -> None:
+def _put_back(holder: object, plain: Callable[[Any], Any]) -> None:
     if isinstance(holder, dict):
         for key, value in list(holder.items()):
             if plain(value) is not value:
@@ -44,7 +44,7 @@ def _put_back(holder: Any, plain: Callable[[Any], Any]) -> None:
             holder.args = tuple(map(plain, holder.args))
 
 
-def _exchange(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
+def _exchange(old: tuple[object, ...], new: tuple[object, ...]) -> None:
     """Give each holder of a tuple another one. A tuple that nothing but a frame holds stays."""
     made = type(old)._make(new) if hasattr(old, "_make") else new  # type: ignore[attr-defined]
     for holder in gc.get_referrers(old):
@@ -52,7 +52,7 @@ def _exchange(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
             _put_back(holder, lambda value: made if value is old else value)
 
 
-def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(holder: object) -> Iterator[tuple[str, Any]]:
     yield from getattr(holder, "__dict__", {}).items()
     for each in type(holder).__mro__:
         names = each.__dict__.get("__slots__", ())

@@ -89,7 +89,7 @@ class _Walk:
         self._weak: list[tuple[str, Any]] = []
         self.passed_by: set[types.CodeType] = set()  # functions of the program that were not executed
 
-    def add(self, path: str, value: Any, strict: bool = True) -> None:
+    def add(self, path: str, value: object, strict: bool = True) -> None:
         """Record that `value` is reachable. A value that is not `strict` was named nowhere, and may be of any kind."""
         if value is MISSING or type(value) in pure_allowlist.CONSTANT_TYPES:
             return
@@ -233,7 +233,7 @@ class _Walk:
         else:
             self._hold(path, array, Look.ARRAY)
 
-    def _hold(self, path: str, held: Any, kind: Look) -> None:
+    def _hold(self, path: str, held: object, kind: Look) -> None:
         if kind is not Look.NAME and (id(held), kind) in self._held:
             return
         self._held.add((id(held), kind))
@@ -261,7 +261,7 @@ class _Walk:
         for index, value in enumerate(sequence):
             self.add(f"{path}[{index}]", value, strict)
 
-    def _object(self, path: str, value: Any, strict: bool) -> None:
+    def _object(self, path: str, value: object, strict: bool) -> None:
         kind = type(value)
         self._hold(f"the class of {path}", value, Look.OBJECT)
         attributes = getattr(value, "__dict__", None)
@@ -322,7 +322,7 @@ class _Walk:
             self._attributes(base.__name__, attributes, frozenset(unnamed))
 
     def _attributes(
-        self, path: str, attributes: Mapping[str, Any], more: frozenset[str] = frozenset(), strict: bool = True
+        self, path: str, attributes: Mapping[str, object], more: frozenset[str] = frozenset(), strict: bool = True
     ) -> None:
         """Guard the attributes that the program's code has read, whether they exist or not."""
         names = self.reads.names | more
@@ -330,7 +330,7 @@ class _Walk:
             names |= attributes.keys()
         self._names(path, attributes, names, strict)
 
-    def _names(self, path: str, mapping: Mapping[str, Any], names: Iterable[str], strict: bool = True) -> None:
+    def _names(self, path: str, mapping: Mapping[str, object], names: Iterable[str], strict: bool = True) -> None:
         _, _, before = self._named.setdefault(id(mapping), (path, mapping, set()))
         for name in names:
             if name not in before:
@@ -433,7 +433,7 @@ def _slots(cls: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-def _codes(value: Any) -> set[types.CodeType]:
+def _codes(value: object) -> set[types.CodeType]:
     """Return the code that runs when an attribute of a class is used: a method's, or a property's getter and setter."""
     parts = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
     return {part.__code__ for part in parts if isinstance(part, types.FunctionType)}

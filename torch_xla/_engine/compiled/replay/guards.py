@@ -302,12 +302,12 @@ def bytes_of(held: Any) -> Any:
     return held.tobytes(), held.dtype, held.shape, held.strides, held.flags.writeable
 
 
-def is_of_the_host(value: Any) -> bool:
+def is_of_the_host(value: object) -> bool:
     """Return whether this is what `bytes_of` gives."""
     return type(value) is tuple and bool(value) and type(value[0]) is bytes
 
 
-def key_text(key: Any) -> str:
+def key_text(key: object) -> str:
     """Return a key of a mapping, for messages."""
     return f"a parameter of shape {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
 
@@ -317,12 +317,12 @@ _VALUES = frozenset(
 )
 
 
-def _plain_dict(held: Any) -> Any:
+def _plain_dict(held: object) -> Any:
     """Return the contents of a mapping, also where a class of the user's own gives others."""
     return dict(dict.items(held)) if isinstance(held, dict) and type(held) not in (dict, OrderedDict) else held
 
 
-def _equal(old: Any, new: Any) -> bool:
+def _equal(old: object, new: object) -> bool:
     return type(old) is type(new) and type(old) in _VALUES and _same(old, new)
 
 
@@ -333,7 +333,7 @@ def _same(old: Any, new: Any) -> bool:
     return repr(old) == repr(new) if isinstance(old, (float, complex)) else bool(old == new)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     text = repr(value)

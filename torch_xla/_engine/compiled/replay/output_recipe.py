@@ -33,7 +33,7 @@ class Returned:
 
     def __init__(
         self,
-        result: Any,
+        result: object,
         owner_of: Callable[[torch.Tensor], Any],
         known: dict[int, Any],
         given: Container[int],
@@ -140,7 +140,7 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _view_of(
-    key: Any, made: Any, size: Any, stride: Any, offset: int, finish: Callable[[torch.Tensor], torch.Tensor]
+    key: object, made: object, size: object, stride: object, offset: int, finish: Callable[[torch.Tensor], torch.Tensor]
 ) -> Recipe:
     """Return a tensor for each of the result; twice the same where it was twice the same."""
 

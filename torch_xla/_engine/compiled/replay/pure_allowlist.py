@@ -182,13 +182,13 @@ def _operators() -> frozenset[str]:
     return frozenset(rest.partition(".")[0] for space, _, rest in names if space == "aten") - _NOT_OPERATORS
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Return whether a method of `value` written in C changes nothing else than `value`."""
     kind = value if isinstance(value, type) else type(value)
     return kind in _PLAIN or (kind.__module__ == "torch.return_types")
 
 
-def call_by_library_is_allowed(called: Any, frame: types.FrameType) -> bool:
+def call_by_library_is_allowed(called: object, frame: types.FrameType) -> bool:
     """Return whether a C function that is allowed in some calls only is allowed in the call that `frame` makes.
 
     The standard library uses `id` to mark objects as visited, in a dictionary made for that. Other callers may use it
@@ -203,7 +203,7 @@ def call_by_library_is_allowed(called: Any, frame: types.FrameType) -> bool:
     return (asked is not None and asked.f_code.co_filename == frame.f_code.co_filename) or not frame.f_locals["memo"]
 
 
-def call_is_allowed(called: Any) -> bool:
+def call_is_allowed(called: object) -> bool:
     """Return whether a function written in C is known to have no effect but on what it is given."""
     owner = getattr(called, "__self__", None)
     name = getattr(called, "__name__", "")
@@ -247,7 +247,7 @@ _WORDS = {
 }
 
 
-def said(called: Any) -> str:
+def said(called: object) -> str:
     """Return in words why a call of this function is not allowed."""
     module, name = getattr(called, "__module__", None), getattr(called, "__qualname__", repr(called))
     if name in _WORDS and module in ("builtins", "time", "io", "_io"):

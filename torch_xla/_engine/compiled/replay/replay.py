@@ -413,7 +413,7 @@ class Replay:
         )
 
 
-def _lines_between(part: Cut, lines: Any, updated: Sequence[Any], operations: Sequence[Any]) -> tuple[Any, ...]:
+def _lines_between(part: Cut, lines: Any, updated: Sequence[object], operations: Sequence[object]) -> tuple[Any, ...]:
     found = lines_of(part, lines)
     before = len(updated)
     return (*[None] * before, *found, *[None] * (len(operations) - len(found) - before))

@@ -120,14 +120,14 @@ class Replayed:
         self._why = "it was not called yet"
         self._is_watched = False  # a call is being learnt from
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
         # As a function is: found by its name when it is read again, and itself in every copy.
         return self.__qualname__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if is_inside():
             self._why = "it was called in another compiled function, and is a part of that"
             return self._function(*args, **kwargs)  # a part of the region around it
@@ -304,7 +304,7 @@ class ReplayedByItself(Replayed):
         self._running = 0
         self._lately: deque[Any] = deque(maxlen=4)  # the last new kinds of arguments
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         self._calls += 1
         reason = f"it is recorded {EARNED_AFTER} times first" if self._calls <= EARNED_AFTER else _onlooker()
         if reason:

@@ -40,7 +40,7 @@ class HostPart:
 class HostProgram:
     """The host's part of a step, ready to be computed again."""
 
-    def __init__(self, part: HostPart, numbers: Sequence[Any], order: Sequence[int]) -> None:
+    def __init__(self, part: HostPart, numbers: Sequence[object], order: Sequence[int]) -> None:
         """Take as `order` those of the tape's `numbers` that the program on the device takes."""
         self._tensors = part.tensors
         # Writes go to copies first, and are applied once the program on the device has started.

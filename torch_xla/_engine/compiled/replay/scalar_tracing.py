@@ -171,7 +171,7 @@ class HostTrace:
             held[key] = number
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._mode.__exit__(*error)
         self.reasons += [
             f"it changes {path}" for held, key, number, path in self._entries if held.get(key) is not number
@@ -188,7 +188,7 @@ class HostTrace:
                 held[key] = number.value
         self._is_over = True
 
-    def without_numbers(self, result: Any) -> Any:
+    def without_numbers(self, result: object) -> Any:
         """Return the result of the call with floats in the places of numbers, which are gone from everywhere else,
         too.
         """
@@ -215,7 +215,7 @@ class HostTrace:
 
     # Called by numbers.
 
-    def computed(self, value: Any, text: str) -> Any:
+    def computed(self, value: object, text: str) -> Any:
         if self._is_over:
             return value
         if type(value) is not float:
@@ -330,7 +330,7 @@ class HostTrace:
             return f"[{', '.join(map(self._text, value))}]"
         return repr(value) if type(value) in (bool, int, str, type(None)) else self._given_as("c", value, repr(value))
 
-    def _given_as(self, kind: str, value: Any, token: Any) -> str:
+    def _given_as(self, kind: str, value: object, token: object) -> str:
         name = f"{kind}{len(self._given)}"
         self._given[name], self._tokens[name] = value, token
         return name
@@ -347,7 +347,7 @@ def _apart(containers: Sequence[Container]) -> list[Container]:
     return [each for each, storage in zip(containers, storages, strict=True) if storages.count(storage) == 1]
 
 
-def _leaves(arguments: Any) -> Iterator[Any]:
+def _leaves(arguments: object) -> Iterator[Any]:
     if isinstance(arguments, (list, tuple)):
         for each in arguments:
             yield from _leaves(each)
@@ -357,11 +357,11 @@ def _leaves(arguments: Any) -> Iterator[Any]:
         yield arguments
 
 
-def _tensors(arguments: Any) -> list[torch.Tensor]:
+def _tensors(arguments: object) -> list[torch.Tensor]:
     return [leaf for leaf in _leaves(arguments) if isinstance(leaf, torch.Tensor)]
 
 
-def _is_here(args: Any, kwargs: Any) -> bool:
+def _is_here(args: object, kwargs: object) -> bool:
     return all(tensor.is_cpu for tensor in _tensors((args, kwargs)))
 
 
@@ -371,7 +371,7 @@ def _only_plan(code: Sequence[Any]) -> Plan | None:
     return entries[0] if len(entries) == 1 else None
 
 
-def _name_of(operator: Any) -> str:
+def _name_of(operator: object) -> str:
     """Return the name of an operator without its overload and without the suffix of in-place forms."""
     return str(operator).removeprefix("aten.").partition(".")[0].strip("_")
 

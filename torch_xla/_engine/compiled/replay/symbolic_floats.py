@@ -100,7 +100,7 @@ class HostNumber(torch.SymFloat):
     def __format__(self, form: str) -> str:
         return format(self.seen(), form)
 
-    def __reduce_ex__(self, _: Any) -> Any:  # copied or pickled it is a plain float
+    def __reduce_ex__(self, _: object) -> Any:  # copied or pickled it is a plain float
         return float, (self.seen(),)
 
     def is_integer(self) -> bool:
@@ -135,7 +135,7 @@ class _Node:
     def is_symbolic(self) -> bool:
         return True
 
-    def guard_float(self, *_: Any) -> float:
+    def guard_float(self, *_: object) -> float:
         return self._number.seen()
 
 
@@ -153,13 +153,13 @@ def _operand(other: Any) -> tuple[Any, str] | None:
 
 
 def _arithmetic(symbol: str, function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def forward(self: HostNumber, other: Any) -> Any:
+    def forward(self: HostNumber, other: object) -> Any:
         operand = _operand(other)
         if operand is None:
             return NotImplemented
         return self._trace.computed(function(self._value, operand[0]), f"{self.name} {symbol} {operand[1]}")
 
-    def backward(self: HostNumber, other: Any) -> Any:
+    def backward(self: HostNumber, other: object) -> Any:
         operand = _operand(other)
         if operand is None:
             return NotImplemented
@@ -169,7 +169,7 @@ def _arithmetic(symbol: str, function: Callable[[Any, Any], Any]) -> tuple[Calla
 
 
 def _comparison(symbol: str, function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
-    def compare(self: HostNumber, other: Any) -> Any:
+    def compare(self: HostNumber, other: object) -> Any:
         operand = _operand(other)
         if operand is None:
             return NotImplemented

@@ -38,7 +38,7 @@ MOST_CONSTANT_BYTES = 1 << 20
 
 def record(
     function: Callable[..., Any],
-    args: Sequence[Any],
+    args: Sequence[object],
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
@@ -104,7 +104,7 @@ def _note_effects(facts: Facts, reached: Reached, watch: CallWatch, known: Reads
             facts.reasons.append("it looks at the `__globals__` of a function, whose names cannot be known")
 
 
-def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[Any, ...]) -> None:
+def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[object, ...]) -> None:
     """Take note of the schedule of the call, whose code is this."""
     if schedule is not None and schedule.program is not None:
         facts.schedule = schedule
@@ -118,7 +118,7 @@ def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[Any, ..
 @uncollected
 def _call(
     function: Callable[..., Any],
-    args: Sequence[Any],
+    args: Sequence[object],
     kwargs: dict[str, Any],
     facts: Facts,
     suspects: Sequence[Change],
@@ -172,7 +172,7 @@ def _copy(container: Any) -> Any:
     return list(container.items()) if isinstance(container, dict) else list(container)
 
 
-def _holds(container: Any, copy: list[Any]) -> bool:
+def _holds(container: object, copy: list[Any]) -> bool:
     now = _copy(container)
     if isinstance(container, dict):
         now, copy = [part for pair in now for part in pair], [part for pair in copy for part in pair]
@@ -185,12 +185,12 @@ def _told(difference: Change, watch: CallWatch) -> str:
     return f"it changes {difference}{where}"
 
 
-def _with(others: dict[int, torch.Tensor], result: Any) -> Any:
+def _with(others: dict[int, torch.Tensor], result: object) -> Any:
     """Return the result with tensors replaced, by `id`, with those in `others`."""
     return pytree.tree_map(lambda each: others.get(id(each), each), result) if others else result
 
 
-def _is_spent(result: Any) -> bool:
+def _is_spent(result: object) -> bool:
     """Return whether this is a tensor whose graph backward has used up."""
     return isinstance(result, torch.Tensor) and result.grad_fn is not None and _is_used(result.grad_fn)
 
@@ -260,7 +260,7 @@ class _Before:
             self._storages.append(storage)
             self.facts.places.append(place)
 
-    def compare_with(self, tape: Tape, result: Any, spent: set[int], watch: CallWatch) -> tuple[Any, ...]:
+    def compare_with(self, tape: Tape, result: object, spent: set[int], watch: CallWatch) -> tuple[Any, ...]:
         """Return `compare`, if the `tape` that was there at first holds the call and nothing else; the code of it."""
         with LOCK:  # no other thread runs the tape meanwhile
             self.compare(result, spent, watch)
@@ -270,7 +270,7 @@ class _Before:
                 )
             return tuple(tape.code)
 
-    def compare(self, result: Any, spent: set[int], watch: CallWatch) -> None:
+    def compare(self, result: object, spent: set[int], watch: CallWatch) -> None:
         """Fill in the facts; whatever is not understood becomes a reason. Of the result `spent` was differentiated."""
         facts, tape = self.facts, self.device.tape
         live = held(tape.values)
@@ -360,7 +360,7 @@ class _Before:
             facts.sinks[len(self._storages) - 1] = slot
         return explained
 
-    def _results(self, tape: Tape, result: Any, spent: set[int]) -> set[int]:
+    def _results(self, tape: Tape, result: object, spent: set[int]) -> set[int]:
         facts = self.facts
         explained: set[int] = set()
         try:
@@ -399,7 +399,7 @@ def _is_simple(gradient: torch.Tensor) -> bool:
     )
 
 
-def _slot_of(storage: Any, tape: Tape) -> int | None:
+def _slot_of(storage: object, tape: Tape) -> int | None:
     value = getattr(storage, "value", None)
     return value.slot if value is not None and value.tape is tape else None
 

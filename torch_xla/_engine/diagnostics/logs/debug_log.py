@@ -55,7 +55,7 @@ def findings() -> list[str]:
     return found
 
 
-def read_told_by(event: Any, most_frames: int) -> Read | None:
+def read_told_by(event: object, most_frames: int) -> Read | None:
     """Return the read that an event reports, made by the running operator of this thread."""
     if not isinstance(event, Fallback | Transfer) or (
         isinstance(event, Transfer) and event.direction is not Direction.FROM_DEVICE
@@ -92,7 +92,7 @@ class Analysis:
         events.unlisten(self._hear)
         events.unguard(self._before)
 
-    def _before(self, event: Any) -> None:
+    def _before(self, event: object) -> None:
         # In eager mode every operation is a program, which is not reported.
         if isinstance(event, Compilation) and not eager.is_on():
             place = here()
@@ -102,7 +102,7 @@ class Analysis:
             if why.is_recompilation:
                 self._write("Recompilation Analysis", [str(why)], framed=False)
 
-    def _hear(self, event: Any) -> None:
+    def _hear(self, event: object) -> None:
         if isinstance(event, Compilation | Execution):
             if not eager.is_on():
                 self._tell_of_program(event)

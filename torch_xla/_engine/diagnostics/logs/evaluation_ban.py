@@ -1,7 +1,5 @@
 """Forbid the execution of recorded operations, to find where a program is not one graph."""
 
-from typing import Any
-
 from ...metrics import events, user_lines
 from ...metrics.events import Evaluation
 from . import debug_log
@@ -22,7 +20,7 @@ def is_allowed() -> bool:
     return _allowed
 
 
-def _refuse(event: Any) -> None:
+def _refuse(event: object) -> None:
     if isinstance(event, Evaluation):
         debug_log.tell_unexpected(event.cause)
         raise RuntimeError(

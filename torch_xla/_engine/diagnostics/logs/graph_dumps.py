@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from ... import config
@@ -33,7 +32,7 @@ class Dumps:
         self._lines = lines
         self._written: WeakKeyDictionary[Program, str] = WeakKeyDictionary()  # languages that take a lowering
 
-    def hear(self, event: Any) -> None:
+    def hear(self, event: object) -> None:
         """Append the graph of an execution."""
         if isinstance(event, Execution):
             with self._file.open("a") as file:

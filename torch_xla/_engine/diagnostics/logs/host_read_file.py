@@ -1,7 +1,5 @@
 """`XLA_FNTRACKER_FILE`: append each operator that brings a value to the host to a file."""
 
-from typing import Any
-
 from ... import config
 from ...metrics import events
 from .debug_log import read_told_by
@@ -9,7 +7,7 @@ from .debug_log import read_told_by
 _file = ""
 
 
-def _hear(event: Any) -> None:
+def _hear(event: object) -> None:
     read = read_told_by(event, config.debug_max_frames())
     if read is not None:
         with open(_file, "a") as file:

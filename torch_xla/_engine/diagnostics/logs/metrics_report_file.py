@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-from typing import Any
 
 from ... import config
 from ...metrics import events, report
@@ -23,7 +22,7 @@ def save_report(file: str) -> None:
         opened.write(text)
 
 
-def _hear(event: Any) -> None:
+def _hear(event: object) -> None:
     if isinstance(event, StepEnd):
         save_report(_file)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -109,7 +109,7 @@ def here() -> CallSite:
     return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph or graph_name, is_fallback)
 
 
-def _graph_of(owner: Any, reason: str) -> str:
+def _graph_of(owner: object, reason: str) -> str:
     """Return the name of the graph that is ended for `reason`, if `owner` knows it: a region, or a call of one."""
     if reason not in (_REGION, _BEFORE_REGION):
         return ""

@@ -2,7 +2,6 @@
 
 import faulthandler
 import sys
-from typing import Any
 
 from ... import config
 from ...metrics import events, user_lines
@@ -12,7 +11,7 @@ _is_on = False
 _dumps_stack = False
 
 
-def _hear(event: Any) -> None:
+def _hear(event: object) -> None:
     if isinstance(event, StepEnd):
         where = f", ended by {user_lines.text(event.frames[0])}"
         text = f"torch_xla.sync: step {event.number} on xla:{event.device}, {event.seconds * 1e3:.3f} ms{where}\n"

@@ -35,7 +35,7 @@ NO_PROFILE = (
 class Trace:
     """A block with a name: in profiles of the host, and in the names of the operations recorded in it."""
 
-    def __init__(self, name: str, **metadata: Any) -> None:
+    def __init__(self, name: str, **metadata: object) -> None:
         self.name = name
         self._metadata = metadata
         self._span: Any = None
@@ -72,7 +72,7 @@ _MOST_NAMES = 1024
 class StepTrace(Trace):
     """A `Trace` that is a step: it ends with a sync, and xprof takes it for one. Those without number are counted."""
 
-    def __init__(self, name: str, **metadata: Any) -> None:
+    def __init__(self, name: str, **metadata: object) -> None:
         number = put_last(_steps, name, _steps.get(name, -1) + 1, _MOST_NAMES)
         metadata.setdefault("step_num", number)
         super().__init__(name, _r=1, **metadata)  # `_r`: xprof's mark for the root of a group of events
@@ -114,7 +114,7 @@ def traced(name: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             with Trace(name):
                 return function(*args, **kwargs)
 
@@ -129,12 +129,12 @@ def module_traces(root: torch.nn.Module, name: str) -> Iterator[None]:
     open_traces = threading.local()
 
     def hooks_of(label: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        def before(module: torch.nn.Module, inputs: Any) -> None:
+        def before(module: torch.nn.Module, inputs: object) -> None:
             trace = Trace(label)
             trace.__enter__()
             open_traces.__dict__.setdefault("stack", []).append(trace)
 
-        def after(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        def after(module: torch.nn.Module, inputs: object, outputs: object) -> None:
             open_traces.stack.pop().__exit__(None, None, None)
 
         return before, after

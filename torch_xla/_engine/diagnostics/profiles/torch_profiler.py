@@ -91,10 +91,10 @@ def _begin(profile: Any) -> None:
 def _name_modules() -> list[Any]:
     """Put a block with the module's class around the operations of each module that is called."""
 
-    def before(module: torch.nn.Module, inputs: Any) -> None:
+    def before(module: torch.nn.Module, inputs: object) -> None:
         open_scope(type(module).__name__)
 
-    def after(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+    def after(module: torch.nn.Module, inputs: object, outputs: object) -> None:
         close_scope()
 
     hooks = torch.nn.modules.module
@@ -106,7 +106,7 @@ def _name_modules() -> list[Any]:
 
 def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def leave(profile: Any, *error: Any) -> Any:
+    def leave(profile: object, *error: object) -> Any:
         recording: _Recording | None = getattr(profile, "_torch_xla", None)
         try:
             return original(profile, *error)  # which waits for the device first
@@ -155,14 +155,14 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
                 yield DeviceEvent(origin, name, module, lane, start + (begin if start < begin else 0), duration)
 
 
-def _events_of(profile: Any) -> tuple[DeviceEvent, ...]:
+def _events_of(profile: object) -> tuple[DeviceEvent, ...]:
     recording: _Recording | None = getattr(profile, "_torch_xla", None)
     return () if recording is None else recording.events
 
 
 def _with_device_events(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def parse(profile: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+    def parse(profile: Any, result: Any, *args: object, **kwargs: object) -> Any:
         events = original(profile, result, *args, **kwargs)
         begin, index = result.trace_start_ns(), devices.current_index()
         for number, each in enumerate(_events_of(profile)):
@@ -197,7 +197,7 @@ def _with_device_events(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_device_lanes(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def export(profile: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+    def export(profile: object, path: str, *args: object, **kwargs: object) -> Any:
         done = original(profile, path, *args, **kwargs)
         events = _events_of(profile)
         if events:

@@ -52,7 +52,7 @@ def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) 
     ]
 
 
-def _run_operator(op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run_operator(op: object, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(op, OpOverload):
         raise NotRunnable(f"{op} is not PyTorch's")
     # In-place operators have arguments that the functional ones, whose rules compute them, lack at the end.
@@ -71,7 +71,7 @@ def _run_operator(op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise NotRunnable(f"PyTorch on the CPU raises: {str(error).splitlines()[0]}") from error
 
 
-def _filled(argument: Any, operands: Sequence[Tensor], numbers: Sequence[float | int]) -> Any:
+def _filled(argument: object, operands: Sequence[Tensor], numbers: Sequence[float | int]) -> Any:
     if isinstance(argument, Operand):
         return operands[argument.index]
     if isinstance(argument, Number):

@@ -133,7 +133,7 @@ def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
     """Return the operator that makes the first one inside a graph that is one operation; `None` if it is no graph."""
     found: list[tuple[str, Line | None]] = []
 
-    def watch(node: torch.fx.Node, operands: Any, results: Any) -> None:
+    def watch(node: torch.fx.Node, operands: object, results: object) -> None:
         arrays = [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)]
         read = [leaf for leaf in jax.tree.leaves(operands) if isinstance(leaf, jax.Array)]
         if not found and any(any_of(test, arrays)) and not any(any_of(test, read)):

@@ -131,7 +131,7 @@ def _of_torch(name: str) -> Any:
     return value
 
 
-def _encoded(argument: Any) -> Any:
+def _encoded(argument: object) -> Any:
     """Encode for JSON, which has lists, strings, finite numbers, truth values and null; the rest becomes a tagged
     dict.
     """
@@ -154,7 +154,7 @@ def _encoded(argument: Any) -> Any:
     raise TypeError(f"an argument {argument!r} of type {type(argument).__name__} cannot be written to a file")
 
 
-def _decoded(data: Any) -> Any:
+def _decoded(data: object) -> Any:
     if isinstance(data, list):
         return [_decoded(element) for element in data]
     if not isinstance(data, dict):

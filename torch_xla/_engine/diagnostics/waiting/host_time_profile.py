@@ -149,7 +149,7 @@ class _Profiler:
             self.advance()
             self.stack.pop()
 
-    def before_module(self, module: torch.nn.Module, args: Any) -> None:
+    def before_module(self, module: torch.nn.Module, args: object) -> None:
         name = self.names.get(module)
         if name is None:
             for path, inner in module.named_modules():
@@ -157,13 +157,13 @@ class _Profiler:
             name = self.names[module] = self.names[module] or type(module).__name__
         self.push(name)
 
-    def after_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def after_module(self, module: torch.nn.Module, args: object, output: object) -> None:
         self.pop()
 
-    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
         self.push(f"{type(optimizer).__name__}.step")
 
-    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def after_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
         self.pop()
 
     def around_backward(self, begins: bool) -> None:
@@ -172,7 +172,7 @@ class _Profiler:
         else:
             self.pop()
 
-    def hear(self, event: Any) -> None:
+    def hear(self, event: object) -> None:
         if isinstance(event, Execution):
             self.watcher.watch(event.start + event.seconds)
         if threading.get_ident() != self.thread:

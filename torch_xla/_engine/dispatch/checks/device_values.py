@@ -36,7 +36,7 @@ def ask_no_more() -> None:
         recording_kernel.look_at_calls(None)
 
 
-def look_at(op: Any, *tensors: torch.Tensor) -> None:
+def look_at(op: object, *tensors: torch.Tensor) -> None:
     """Check the values of a call of `op` with these tensors, which no rule lowers as a whole."""
     values = [snapshot(tensor) for tensor in tensors]
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = tuple(map(Operand, range(len(values)))), {}

@@ -20,7 +20,7 @@ from . import cpu_errors
 MEAN = 1
 
 
-def beyond(tensor: Any, least: float, most: float) -> bool:
+def beyond(tensor: object, least: float, most: float) -> bool:
     """Return whether a number that the host knows is not between two others. NaN is between none."""
     known = known_numbers(tensor, Asked.EACH)
     return known is not None and known.size > 0 and not (least <= known.min() and known.max() <= most)
@@ -32,11 +32,11 @@ def _shown(tensor: Tensor) -> np.ndarray | None:
     return known if known is not None and shows_all(tensor, value_of(tensor).spec) else None
 
 
-def _no_probability(tensor: Any) -> bool:
+def _no_probability(tensor: object) -> bool:
     return beyond(tensor, 0, 1)
 
 
-def _no_probabilities(self: Tensor, target: Tensor, *_: Any) -> bool:
+def _no_probabilities(self: Tensor, target: Tensor, *_: object) -> bool:
     return beyond(self, 0, 1) or beyond(target, 0, 1)
 
 
@@ -50,7 +50,7 @@ def _no_class(
     return bool((((known < 0) | (known >= classes)) & (known != ignore_index)).any())
 
 
-def _divides_by_zero(self: Any, other: Any, *, rounding_mode: str | None = "floor") -> bool:
+def _divides_by_zero(self: object, other: object, *, rounding_mode: str | None = "floor") -> bool:
     if rounding_mode is None or _is_fractional(other) or _is_fractional(self):
         return False
     if not isinstance(other, Tensor):
@@ -61,13 +61,13 @@ def _divides_by_zero(self: Any, other: Any, *, rounding_mode: str | None = "floo
     return known is not None and not known.all()
 
 
-def _is_fractional(operand: Any) -> bool:
+def _is_fractional(operand: object) -> bool:
     if isinstance(operand, Tensor):
         return operand.dtype.is_floating_point or operand.dtype.is_complex
     return isinstance(operand, (float, complex))
 
 
-def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: Any) -> bool:
+def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: object) -> bool:
     if beyond(indices, 0, weight.shape[0] - 1):
         return True
     known = _shown(offsets)
@@ -81,16 +81,16 @@ def _finds_no_range(self: Tensor, bins: int = 100, min: float = 0, max: float = 
     return known is not None and min == max and not np.isfinite(known).all()
 
 
-def _unpools_outside(self: Tensor, indices: Tensor, output_size: Sequence[int], *_: Any) -> bool:
+def _unpools_outside(self: Tensor, indices: Tensor, output_size: Sequence[int], *_: object) -> bool:
     return beyond(indices, 0, int(np.prod(output_size)) - 1)
 
 
-def _has_no_order(sequence: Tensor, values: Any, *, sorter: Tensor | None = None, **_: Any) -> bool:
+def _has_no_order(sequence: Tensor, values: object, *, sorter: Tensor | None = None, **_: object) -> bool:
     return sorter is not None and bool(sequence.dim()) and beyond(sorter, 0, sequence.shape[-1] - 1)
 
 
 def _leaves_elements(
-    data: Tensor, reduce: str, *, lengths: Tensor | None = None, axis: int = 0, unsafe: bool = False, **_: Any
+    data: Tensor, reduce: str, *, lengths: Tensor | None = None, axis: int = 0, unsafe: bool = False, **_: object
 ) -> bool:
     known = _shown(lengths) if lengths is not None and not unsafe else None
     if known is None or not known.ndim or data.dim() < known.ndim:
@@ -151,7 +151,7 @@ def refusing(name: str) -> Callable[..., Any]:
     qualified, is_bad = f"aten::{name}", IS_BAD[name]
     record = recorder_of_two(qualified) if name in _OF_TWO else recorder(qualified)
 
-    def kernel(*args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+    def kernel(*args: object, generator: torch.Generator | None = None, **kwargs: object) -> Any:
         given = args[:-1] if args and args[-1].__class__ is torch.Generator else args
         if is_bad(*given, **kwargs):
             cpu_errors.refuse_if_the_cpu_does(operator_of(qualified), given, kwargs)

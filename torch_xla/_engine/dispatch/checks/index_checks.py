@@ -31,7 +31,7 @@ _INDICES = (torch.int64, torch.bool, torch.int32, torch.uint8)
 _BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 
-def _is_outside(index: Any, size: int, from_end: bool = True) -> bool:
+def _is_outside(index: object, size: int, from_end: bool = True) -> bool:
     known = known_numbers(index, Asked.EACH)
     least = -size if from_end else 0
     return known is not None and bool(known.size) and (int(known.min()) < least or int(known.max()) >= size)
@@ -59,7 +59,7 @@ def flat(name: str) -> Callable[..., Any]:
     """Return the kernel of an operator with (self, index, …), where the index counts all elements."""
     record = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, index: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def kernel(self: Tensor, index: Tensor, *args: object, **kwargs: object) -> Any:
         if _is_outside(index, self.numel()):
             cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, index, *args), kwargs)
         return record(self, index, *args, **kwargs)
@@ -71,7 +71,7 @@ def by_tensors(name: str) -> Callable[..., Any]:
     """Return the kernel of an operator with (self, indices, …), such as `x[i, :, mask]`. Indices may be on the CPU."""
     record = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: Any) -> Any:
+    def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: object) -> Any:
         for index in indices:
             if index is not None and index.dtype not in _INDICES:
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
@@ -97,7 +97,7 @@ def by_tensors(name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _misses(dims: int, mask: Tensor, values: Sequence[Any]) -> bool:
+def _misses(dims: int, mask: Tensor, values: Sequence[object]) -> bool:
     """Return whether a mask that the host knows may choose another number of places than there are values for them.
 
     It is of the first of the last `dims` dimensions; what it chooses is one dimension in their place.
@@ -172,7 +172,7 @@ def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor |
     return result
 
 
-def embedding(weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Any:
+def embedding(weight: Tensor, indices: Tensor, *args: object, **kwargs: object) -> Any:
     """Implement `aten::embedding`: indices count the rows of `weight`, and none from the end."""
     known = known_numbers(indices, Asked.EACH)
     rows = weight.shape[0] if weight.dim() else 0

@@ -11,7 +11,9 @@ from ..op_schema import Operator
 from . import cpu_errors
 
 
-def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def admit(
+    operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with every tensor on the device, or the error PyTorch raises for mixed devices."""
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     ours = [t for t in tensors if t.device.type == "xla"]
@@ -19,7 +21,7 @@ def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     changed = False
     written = [id(tensor) for tensor in cpu_errors.written_tensors(operator, args, kwargs)]
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: object) -> Any:
         nonlocal changed
         if not isinstance(leaf, torch.Tensor):
             return leaf

@@ -100,7 +100,7 @@ def limits_of(
     return Limits(least, greatest, is_unsigned, is_endless, given_places)
 
 
-def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _numbers(places: tuple[tuple[int, str], ...], args: tuple[object, ...], kwargs: dict[str, Any]) -> list[Any]:
     found: list[Any] = []
     for position, name in places:
         value = args[position] if position < len(args) else kwargs.get(name)
@@ -108,7 +108,7 @@ def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs:
     return [number for number in found if number.__class__ in _KINDS]
 
 
-def check(limits: Limits, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check(limits: Limits, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
     """Raise the CPU's error for the numbers of a call."""
     least, most, given = limits.least, limits.most, len(args)
     for position, name in limits.places:

@@ -52,14 +52,14 @@ _COMPRESSED = (
 
 
 def _refusing(name: str, advice: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
+    def refuse(*_: object, **__: object) -> Any:
         raise NoLowering(f"{name}: {advice}")
 
     return refuse
 
 
 def _refuse_for(advice: str) -> Callable[..., Any]:
-    def refuse(op: Any, *_: Any, **__: Any) -> Any:
+    def refuse(op: object, *_: object, **__: object) -> Any:
         raise NoLowering(f"{schema_of(op).name}: {advice}")
 
     return refuse
@@ -69,7 +69,7 @@ _embedding_bag_backward = recorder("aten::_embedding_bag_backward")
 _PLACE_OF_SPARSE = 9
 
 
-def embedding_bag_backward(*args: Any, **kwargs: Any) -> Any:
+def embedding_bag_backward(*args: object, **kwargs: object) -> Any:
     """Return the gradient of a table whose rows were summed up by bag: dense, since no other exists here."""
     if args[_PLACE_OF_SPARSE] if len(args) > _PLACE_OF_SPARSE else kwargs["sparse"]:
         raise NoLowering(f"aten::_embedding_bag_sparse_backward: {_SPARSE}")

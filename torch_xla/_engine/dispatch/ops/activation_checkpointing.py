@@ -22,8 +22,8 @@ def patch_checkpoints() -> None:
 
 
 def _isolating(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        def recompute_fn(*inputs: Any) -> Any:
+    def __init__(self: object, recompute: Callable[..., Any], *args: object, **kwargs: object) -> None:  # noqa: N807
+        def recompute_fn(*inputs: object) -> Any:
             return recompute(*_isolated(inputs))
 
         original(self, recompute_fn, *args, **kwargs)
@@ -32,7 +32,7 @@ def _isolating(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _detaching(original: Callable[..., Any]) -> Callable[..., Any]:
-    def detach_variable(inputs: Any) -> Any:
+    def detach_variable(inputs: object) -> Any:
         return original(_isolated(inputs) if isinstance(inputs, tuple) else inputs)
 
     return detach_variable

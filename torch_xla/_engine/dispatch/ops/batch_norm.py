@@ -79,7 +79,7 @@ def batch_norm_with_update_out(*args: Any, out: Tensor, save_mean: Tensor, save_
     return outs
 
 
-def batch_norm_backward(*args: Any) -> Any:
+def batch_norm_backward(*args: object) -> Any:
     """Return the gradients of input, weight and bias; the last argument, the reserve, is empty."""
     grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask, _ = args
     return _gradients(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask)

@@ -28,7 +28,7 @@ def _register(counter: Any) -> None:
             counter.register_flop_formula(operator, get_raw=True)(formula)
 
 
-def _linear_backward(input: Tensor, grad: Tensor, weight: Tensor, output_mask: Sequence[bool], **_: Any) -> int:
+def _linear_backward(input: Tensor, grad: Tensor, weight: Tensor, output_mask: Sequence[bool], **_: object) -> int:
     """Return a product for the gradient of the input, and one for that of the weight. With vectors none is counted."""
     return 2 * input.numel() * weight.shape[0] * sum(output_mask[:2]) if weight.dim() == 2 else 0
 
@@ -39,8 +39,8 @@ def _attention(
     value: Tensor,
     attn_bias: Tensor | None = None,
     dropout_p: float = 0.0,
-    *_: Any,
-    **__: Any,
+    *_: object,
+    **__: object,
 ) -> int:
     needs_bias = attn_bias is not None and attn_bias.requires_grad
     if _is_composed(query, value, dropout_p, needs_bias):
@@ -56,7 +56,7 @@ def _attention_backward(
     attn_bias: Tensor | None,
     is_needed: Sequence[bool],
     *rest: Any,
-    **_: Any,
+    **_: object,
 ) -> int:
     to_query, to_key, to_value, to_bias = is_needed
     if _is_composed(query, value, rest[6], to_bias):

@@ -26,7 +26,7 @@ def has_same_storage_numel(self: Tensor, other: Tensor) -> bool:
     return _storage_numel(self) == _storage_numel(other)
 
 
-def efficient_zero_tensor(size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+def efficient_zero_tensor(size: list[int], *, dtype: Any = None, device: Any = None, **_: object) -> Tensor:
     """Return zeros for a missing tangent; the compiler removes them."""
     return torch.zeros(size, dtype=dtype, device=device)
 

@@ -49,7 +49,7 @@ def _checking(name: str, called: str) -> Kernel:
     """Return the kernel of a factorization whose last result shows failures; with `check_errors` they raise."""
     record = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+    def kernel(self: Tensor, *args: object, check_errors: bool = False, **kwargs: object) -> Any:
         results = record(self, *args, **kwargs)
         if check_errors:
             _check(results[-1], called, self)

@@ -16,7 +16,7 @@ from ..recording_kernel import recorder
 _record = recorder("xla::mark_tensor")
 
 
-def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Any:
+def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: object = None) -> Any:
     """Return a copy of `x` that is marked as an input or output of a composite."""
     check_attributes(name, attr)
     tape: Tape = value_of(x).device.tape

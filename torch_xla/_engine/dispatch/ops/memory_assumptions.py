@@ -20,7 +20,7 @@ def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
 def _copied_out(compute: Kernel) -> Kernel:
     """Return an `out=` form that PyTorch computes on the side and copies: strides of the result are none of `out`."""
 
-    def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+    def kernel(*args: object, out: Tensor, **kwargs: object) -> Tensor:
         fill_out(out, compute(*args, **kwargs).contiguous())
         return out
 
@@ -96,7 +96,7 @@ def _in_order(name: str) -> Kernel:
     """
     fill = out_variant(f"aten::{name}")
 
-    def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+    def kernel(*args: object, out: Tensor, **kwargs: object) -> Tensor:
         numbers = torch.empty(0, dtype=out.dtype, device=out.device)
         fill(*args, out=numbers, **kwargs)
         if numbers.numel() == out.numel():

@@ -24,7 +24,7 @@ def flash_attention_forward(
     return_debug_mask: bool,
     *,
     num_splits: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Return the output, the logarithms of the sums, and three tensors that only CUDA's kernel fills.
 
@@ -49,7 +49,7 @@ def flash_attention_backward(
     is_causal: bool,
     rng_state: Tensor,
     unused: Tensor,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Return the gradients of query, key and value."""
     _refuse(query, key, value, dropout_p, False)

@@ -4,7 +4,6 @@ PyTorch reads them on the CPU alone. Those that the host knows are refused at on
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ def _looking_at(name: str) -> Callable[..., Tensor]:
     composed = getattr(getattr(torch.ops.aten, packet), overload or "default")
     looked_at = getattr(torch.ops.aten, packet).default
 
-    def kernel(self: Tensor, q: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def kernel(self: Tensor, q: Tensor, *args: object, **kwargs: object) -> Tensor:
         if not private.calls_are_watched():
             if beyond(q, 0, 1):
                 cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, q, *args), kwargs)

@@ -33,7 +33,7 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 table_of_plans(_plans)
 
 
-def _record(op: str, *arguments: Any) -> list[Tensor | None]:
+def _record(op: str, *arguments: object) -> list[Tensor | None]:
     """Record an operation of our own, whose arguments may be tensors and lists of tensors."""
     values: list[Value] = []
     placed = _placed(arguments, values)
@@ -46,7 +46,7 @@ def _record(op: str, *arguments: Any) -> list[Tensor | None]:
     return [None if count == -2 else wrap(next(results)) for count in plan.structure]
 
 
-def _placed(argument: Any, values: list[Value]) -> Any:
+def _placed(argument: object, values: list[Value]) -> Any:
     # Not inside the function above: one that calls itself would hold the values until the next garbage collection.
     if isinstance(argument, Tensor):
         values.append(snapshot(argument))
@@ -57,7 +57,7 @@ def _placed(argument: Any, values: list[Value]) -> Any:
 
 
 @uncollected
-def _plan(op: str, arguments: tuple[Any, ...], operands: tuple[Spec, ...]) -> Plan:
+def _plan(op: str, arguments: tuple[object, ...], operands: tuple[Spec, ...]) -> Plan:
     plan = Plan(op, (arguments, {}), operands, (), ())
     shapes = [jax.ShapeDtypeStruct(spec.size, dtypes.to_jax(spec.dtype)) for spec in operands]
     with jax.enable_x64(True):
@@ -217,7 +217,7 @@ def _split(cell_type: str, state: Any) -> tuple[Any, Any]:
 
 def _kernel(cell_type: str) -> Callable[..., Any]:
     def kernel(
-        input: Tensor, state: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
+        input: Tensor, state: object, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         if batch_first:
@@ -232,7 +232,7 @@ def _kernel(cell_type: str) -> Callable[..., Any]:
 
 def _packed_kernel(cell_type: str) -> Callable[..., Any]:
     def kernel(
-        data: Tensor, batch_sizes: Tensor, state: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int,
+        data: Tensor, batch_sizes: Tensor, state: object, params: Sequence[Tensor], has_biases: bool, num_layers: int,
         dropout: float, train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
         network = _Network(cell_type, data, batch_sizes, *_split(cell_type, state), params, has_biases, num_layers,

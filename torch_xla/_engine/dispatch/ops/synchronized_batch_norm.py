@@ -22,7 +22,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _move(
-    olds: tuple[Tensor | None, Tensor | None], mean: Tensor, variance: Tensor, count: Any, momentum: float
+    olds: tuple[Tensor | None, Tensor | None], mean: Tensor, variance: Tensor, count: object, momentum: float
 ) -> None:
     """Move the running statistics towards the mean and the unbiased variance of `count` rows."""
     counted = torch.as_tensor(count, dtype=mean.dtype, device=mean.device)
@@ -95,7 +95,7 @@ def gather_stats(
 
 
 def _out(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    def fill(*args: Any, out0: Tensor, out1: Tensor) -> Any:
+    def fill(*args: object, out0: Tensor, out1: Tensor) -> Any:
         fill_all((out0, out1), kernel(*args))
         return out0, out1
 
@@ -106,17 +106,17 @@ class _WithoutDerivative(torch.autograd.Function):
     """Results that depend on what requires a gradient, and have none: to ask for it is an error, as on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, kernel: Callable[..., Any], *args: Any) -> Any:
+    def forward(ctx: Any, name: str, kernel: Callable[..., Any], *args: object) -> Any:
         ctx.name = name
         return kernel(*args)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: Any, *_: object) -> Any:
         raise RuntimeError(f"derivative for aten::{ctx.name} is not implemented")
 
 
 def _above_autograd(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
             return _WithoutDerivative.apply(name, kernel, *args)  # type: ignore[no-untyped-call]
         with private.below_autograd():

@@ -103,7 +103,7 @@ def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def exit_dual_level(*, level: Any = None) -> None:
+    def exit_dual_level(*, level: object = None) -> None:
         original(level=level)
         if private.level_of_tangents() < 0 and not _registered:
             _register()

@@ -80,7 +80,7 @@ def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(original)
-    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: object, device_type: str, *args: object, **kwargs: object) -> None:  # noqa: N807
         if device_type == "xla":
             devices.take_name()
             set_default_dtype()
@@ -99,7 +99,7 @@ def set_default_dtype() -> None:
 def _kernel(name: str, policy: Callable[[OpOverload, Any, Any], tuple[Any, Any]]) -> Callable[..., Any]:
     op: OpOverload | None = None
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> Any:
         nonlocal op
         if op is None:
             op = resolve(f"aten::{name}")
@@ -120,7 +120,7 @@ def _cast(args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     return converted
 
 
-def _is_eligible(leaf: Any) -> bool:
+def _is_eligible(leaf: object) -> bool:
     return (
         isinstance(leaf, Tensor)
         and leaf.device.type == "xla"
@@ -129,11 +129,11 @@ def _is_eligible(leaf: Any) -> bool:
     )
 
 
-def _lower(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _lower(op: OpOverload, args: object, kwargs: object) -> tuple[Any, Any]:
     return _cast(args, kwargs, torch.get_autocast_dtype("xla"))
 
 
-def _float32(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _float32(op: OpOverload, args: object, kwargs: object) -> tuple[Any, Any]:
     return _cast(args, kwargs, torch.float32)
 
 
@@ -145,14 +145,14 @@ def _unless_named(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, {**kwargs, "dtype": torch.float32}
 
 
-def _widest(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _widest(op: OpOverload, args: object, kwargs: object) -> tuple[Any, Any]:
     dtypes = {leaf.dtype for leaf in pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)}
     if len(dtypes) < 2:
         return args, kwargs
     return _cast(args, kwargs, torch.float32)
 
 
-def _refuse(*args: Any, **kwargs: Any) -> Any:
+def _refuse(*args: object, **kwargs: object) -> Any:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: the logarithm of a "
         "probability in a lower dtype overflows. Use torch.nn.functional.binary_cross_entropy_with_logits or "

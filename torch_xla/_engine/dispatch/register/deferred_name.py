@@ -56,7 +56,7 @@ def _take() -> None:
     set_default_dtype()
 
 
-def _restored(storage: Any, location: str) -> Any:
+def _restored(storage: object, location: str) -> Any:
     """Restore a storage whose location is a device without a name yet."""
     if not location.startswith("xla") or private.backend_name() == "xla":
         return None

@@ -12,7 +12,7 @@ from ...tensor import device as devices
 from ...tensor.device_names import index_or_current
 
 
-def usage_of(device: Any = None) -> Usage:
+def usage_of(device: object = None) -> Usage:
     """Return the memory of a device; zeros before the process uses one, so that the question starts no client."""
     index = index_or_current(device)
     if not platform.is_started():
@@ -25,7 +25,7 @@ def empty_cache() -> None:
     host_malloc.release_memory()
 
 
-def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+def memory_stats_as_nested_dict(device: object = None) -> dict[str, Any]:
     """Return the bytes taken and the most ever taken, nested by the parts of their names in `memory_stats`."""
     used = usage_of(device)
     taken = {"all": {"current": used.used, "peak": used.peak}}
@@ -33,7 +33,7 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     return {"active_bytes": taken, "allocated_bytes": taken, "reserved_bytes": reserved}
 
 
-def memory_stats(device: Any = None) -> "OrderedDict[str, Any]":
+def memory_stats(device: object = None) -> "OrderedDict[str, Any]":
     """Return bytes by name, such as "allocated_bytes.all.peak": those of CUDA's names that PJRT knows."""
     return OrderedDict(
         (f"{name}.{pool}.{kind}", value)
@@ -43,39 +43,39 @@ def memory_stats(device: Any = None) -> "OrderedDict[str, Any]":
     )
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: object = None) -> int:
     """Return the bytes that are taken on a device."""
     return usage_of(device).used
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: object = None) -> int:
     """Return the most bytes that were taken on a device since the start, or since `reset_peak_memory_stats`."""
     return usage_of(device).peak
 
 
-def memory_reserved(device: Any = None) -> int:
+def memory_reserved(device: object = None) -> int:
     """Return the bytes that the allocator of a device holds."""
     return usage_of(device).reserved
 
 
-def max_memory_reserved(device: Any = None) -> int:
+def max_memory_reserved(device: object = None) -> int:
     """Return the most bytes that the allocator of a device held."""
     return usage_of(device).peak_reserved
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: object = None) -> None:
     """Measure the peak of bytes from now on."""
     index = index_or_current(device)
     if platform.is_started():
         device_memory.forget_peak(devices.device_at(index).target.device)
 
 
-def reset_accumulated_memory_stats(device: Any = None) -> None:
+def reset_accumulated_memory_stats(device: object = None) -> None:
     """Do nothing: PJRT has no sums over time that could be reset."""
     index_or_current(device)
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: object = None) -> tuple[int, int]:
     """Return the bytes that a device has left, and how many it has. Starts the client."""
     target = devices.device_at(index_or_current(device)).target
     used = device_memory.usage(target.device)
@@ -84,13 +84,13 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return left, used.limit
 
 
-def device_memory_used(device: Any = None) -> int:
+def device_memory_used(device: object = None) -> int:
     """Return the bytes of a device that are not left, whichever process has them. Starts the client."""
     left, total = mem_get_info(device)
     return total - left
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:
     """Return the statistics of a device as a table."""
     index = index_or_current(device)
     rows = [
@@ -106,7 +106,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 def _renamed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function under the name that CUDA had for it, and warns of."""
 
-    def former(device: Any = None) -> Any:
+    def former(device: object = None) -> Any:
         warnings.warn(f"torch.xla.{name} is now torch.xla.{function.__name__}.", FutureWarning, stacklevel=2)
         return function(device)
 

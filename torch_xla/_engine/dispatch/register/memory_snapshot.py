@@ -120,7 +120,7 @@ def _lines_of(keys: set[int]) -> dict[int, Line | None]:
     return found
 
 
-def _hear(event: Any) -> None:
+def _hear(event: object) -> None:
     _history.look(getattr(event, "frames", ()))
 
 
@@ -129,9 +129,9 @@ def _record_memory_history(
     context: str | None = "all",
     stacks: str = "all",
     max_entries: int = sys.maxsize,
-    device: Any = None,
+    device: object = None,
     clear_history: bool = False,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Keep which buffers come and go from now on, with the user's lines; `None` ends it.
 
@@ -173,7 +173,7 @@ def memory_snapshot() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _snapshot(device: Any = None) -> dict[str, Any]:
+def _snapshot(device: object = None) -> dict[str, Any]:
     """Return the buffers that live, and what came and went since `_record_memory_history`."""
     segments = memory_snapshot()
     most = max((*_history.traces, *(each["device"] for each in segments)), default=-1)

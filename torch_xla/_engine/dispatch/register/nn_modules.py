@@ -6,7 +6,6 @@ they are. PyTorch does so between devices of one kind of memory and makes new Pa
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.nn import Module, Parameter
@@ -71,7 +70,7 @@ def _exchange(parameter: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor
     private.exchange(parameter, moved)
 
 
-def _refuse_gradient(gradients: Any) -> None:
+def _refuse_gradient(gradients: object) -> None:
     raise RuntimeError(
         "backward() of a graph that was built before its module moved to another device: the parameters have moved "
         "on. Move the module before the forward pass."

@@ -66,7 +66,7 @@ def initial_seed() -> int:
     return seeds.initial_seed(devices.current_index())
 
 
-def get_rng_state(device: Any = None) -> torch.Tensor:
+def get_rng_state(device: object = None) -> torch.Tensor:
     """Return the random state of an ordinal: 16 bytes on the CPU, as `torch.random.fork_rng` keeps them."""
     return seeds.state_as_tensor(index_or_current(device))
 
@@ -76,7 +76,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [seeds.state_as_tensor(index) for index in range(devices.numbered_count())]
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+def set_rng_state(new_state: torch.Tensor, device: object = None) -> None:
     """Restore a state that `get_rng_state` returned."""
     seeds.set_state_from_tensor(new_state, index_or_current(device))
 

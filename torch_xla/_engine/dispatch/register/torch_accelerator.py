@@ -74,7 +74,7 @@ def answer() -> None:
 
 def _answered_by_the_accelerator(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     @private.never_traced
-    def asked(*args: Any) -> Any:
+    def asked(*args: object) -> Any:
         if is_ours():
             return ours(*args)
         name = native()
@@ -95,7 +95,7 @@ def _count(original: Callable[[], int]) -> Callable[[], int]:
 
 def _empty_host_cache(original: Callable[[], None]) -> Callable[[], None]:
     # PJRT reads any memory of the host, so none is kept as pinned memory: what can be returned is the heap's.
-    def theirs(module: Any) -> None:
+    def theirs(module: object) -> None:
         # Once PyTorch has our name, its C++ asks us and no other accelerator. Then that one is not in the machine
         # (`late_name`), and has no cache.
         if private.backend_name() != "xla":
@@ -127,7 +127,7 @@ def _supported(index: int) -> dict[str, Any]:
     return {"supported_dtypes": set(TO_JAX)}
 
 
-def _supported_elsewhere(module: Any, index: int) -> dict[str, Any]:
+def _supported_elsewhere(module: object, index: int) -> dict[str, Any]:
     return {"supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}}
 
 

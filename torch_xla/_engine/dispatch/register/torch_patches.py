@@ -59,7 +59,7 @@ def apply_patches() -> None:
 
 
 def _noting(setter: Callable[[Any], None]) -> Callable[[Any], None]:
-    def set_and_note(argument: Any) -> None:
+    def set_and_note(argument: object) -> None:
         setter(argument)
         note_default_dtype()
 
@@ -70,17 +70,17 @@ def _is_xla(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "xla"
 
 
-def _tensor_xla(self: torch.Tensor, device: Any = None, non_blocking: bool = False) -> torch.Tensor:
+def _tensor_xla(self: torch.Tensor, device: object = None, non_blocking: bool = False) -> torch.Tensor:
     """Return a copy of this tensor on an `xla` device."""
     return self.to("xla" if device is None else _named(device), non_blocking=non_blocking)
 
 
-def _module_xla(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
+def _module_xla(self: torch.nn.Module, device: object = None) -> torch.nn.Module:
     """Move the parameters and buffers of this module to an `xla` device."""
     return self.to("xla" if device is None else _named(device))
 
 
-def _named(device: Any) -> Any:
+def _named(device: object) -> Any:
     return torch.device("xla", device) if isinstance(device, int) else device
 
 

@@ -30,7 +30,7 @@ def patch_scripts() -> None:
 
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def save(script: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(script: object, *args: object, **kwargs: object) -> Any:
         return original(_to_save(script), *args, **kwargs)
 
     return save
@@ -38,13 +38,13 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _serializing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def serialize(self: Any, script: Any, *args: Any, **kwargs: Any) -> Any:
+    def serialize(self: object, script: object, *args: object, **kwargs: object) -> Any:
         return original(self, _to_save(script), *args, **kwargs)
 
     return serialize
 
 
-def _to_save(found: Any) -> Any:
+def _to_save(found: object) -> Any:
     """Return the script itself if nothing of it is on `xla`, else a copy on the CPU."""
     if not devices.existing_devices():
         return found
@@ -71,7 +71,7 @@ def _is_ours(tensor: Tensor) -> bool:
     return tensor.device.type == "xla"
 
 
-def _tensors_of(found: Any) -> Iterator[Tensor]:
+def _tensors_of(found: object) -> Iterator[Tensor]:
     for module in torchscript.modules_of(found):
         for _, value in torchscript.slots_of(module):
             yield from torchscript.tensors_in(value)
@@ -101,7 +101,7 @@ class _Host:
 
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def load(f: object, map_location: object = None, *args: object, **kwargs: object) -> Any:
         device = torch.device(map_location) if isinstance(map_location, str) else map_location
         if not isinstance(device, torch.device) or device.type != "xla":
             return original(f, map_location, *args, **kwargs)

@@ -50,7 +50,7 @@ def patch_storages() -> None:
 
 def _on_xla(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def method(self: UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+    def method(self: UntypedStorage, *args: object, **kwargs: object) -> Any:
         return (ours if self.device.type == "xla" else original)(self, *args, **kwargs)
 
     return method
@@ -94,7 +94,7 @@ def _fill(self: UntypedStorage, value: int) -> UntypedStorage:
     return self
 
 
-def _get(self: UntypedStorage, index: Any) -> Any:
+def _get(self: UntypedStorage, index: object) -> Any:
     return storage_bytes.host_copy(self)[index]
 
 
@@ -116,17 +116,17 @@ def _is_shared(self: UntypedStorage) -> bool:
     return False
 
 
-def _to_file(self: UntypedStorage, *args: Any) -> Any:
+def _to_file(self: UntypedStorage, *args: object) -> Any:
     return private.write_storage(storage_bytes.host_copy(self), *args)
 
 
-def _from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
+def _from_file(self: UntypedStorage, *args: object) -> UntypedStorage:
     host = UntypedStorage(self.nbytes())
     private.read_storage(host, *args)
     return self.copy_(host)
 
 
-def _share_memory(self: UntypedStorage, *args: Any, **kwargs: Any) -> UntypedStorage:
+def _share_memory(self: UntypedStorage, *args: object, **kwargs: object) -> UntypedStorage:
     raise RuntimeError("memory of an xla device cannot be shared between processes; share a copy on the CPU: `x.cpu()`")
 
 
@@ -182,7 +182,7 @@ def _deepcopying(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def reduce_ex(self: Tensor, proto: Any) -> Any:
+    def reduce_ex(self: Tensor, proto: object) -> Any:
         is_plain = self.device.type == "xla" and type(self).__torch_dispatch__ is Tensor.__torch_dispatch__
         if not is_plain or self.layout is not torch.strided:
             return original(self, proto)

@@ -312,7 +312,7 @@ def _notes_of(unit: ShardedUnit, whole: Sequence[torch.Tensor]) -> Iterator[None
             return _Note(*found, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
         return tensor if outer is None else outer[0](tensor)
 
-    def unpack(kept: Any) -> Any:
+    def unpack(kept: object) -> Any:
         if isinstance(kept, _Note):
             return kept.unit.again()[kept.index].detach().as_strided(kept.size, kept.stride, kept.offset)
         return kept if outer is None else outer[1](kept)

@@ -45,7 +45,7 @@ def _unmoved(step: ViewOp) -> ViewOp:
 def starts_at(
     base: Geometry,
     steps: Sequence[ViewOp],
-    offset: Any,
+    offset: object,
     divided: Callable[[Any, int], tuple[Any, Any]] = divmod,
 ) -> tuple[Any, ...] | None:
     """Return the starts of the first slice among `steps`, if they are to read a view that begins at `offset`.

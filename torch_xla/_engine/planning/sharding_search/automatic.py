@@ -7,7 +7,6 @@ the batches of the search.
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -140,7 +139,7 @@ def _decide(
     return [(index, sharding) for index, each in dims.items() if (sharding := over(program.target, shape, each))]
 
 
-def over(target: Target, mesh_shape: tuple[int, ...], dims: Any) -> Sharding | None:
+def over(target: Target, mesh_shape: tuple[int, ...], dims: object) -> Sharding | None:
     """Return the engine's sharding for these axes of a mesh."""
     return over_mesh(target.devices, mesh_shape, dims, target)
 

@@ -79,7 +79,7 @@ def roles_of(
     roles = [Role() if spec.size and spec.sharding is None else Role(RoleKind.WHOLE) for spec in graph.inputs]
     owners: dict[int, int] = {}
 
-    def index(tensor: Any) -> int:
+    def index(tensor: object) -> int:
         value = value_of(tensor) if isinstance(tensor, torch.Tensor) else None
         return -1 if value is None else index_of.get(id(value), -1)
 

@@ -35,7 +35,7 @@ class _Seen:
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         numbers: Sequence[float | int],
-        lines: Sequence[Any],
+        lines: Sequence[object],
     ) -> Sequence[Any]:
         """Return how the results of a program would be divided, and keep the program."""
         roles = roles_of(program.graph, inputs, outputs, {"": self.model})
