@@ -20,7 +20,7 @@ from ..machinery.barrier import once_on_cpu
 from ..machinery.opmath import number_as, widened
 from ..machinery.registry import lowers
 from ..random_numbers.random import chance, dropout_scale
-from . import cudnn_attention
+from . import cudnn_attention, flash_attention_on_tpu
 
 aten = torch.ops.aten
 
@@ -199,7 +199,8 @@ def attention(
     scale: Any = None,
     key: jax.Array,
 ) -> tuple[Any, ...]:
-    fused = cudnn_attention.attention(query, key_, value, attn_bias, dropout_p, is_causal, scale)
+    given = query, key_, value, attn_bias, dropout_p, is_causal, scale
+    fused = cudnn_attention.attention(*given) or flash_attention_on_tpu.attention(*given)
     output, log_sum = fused or _composed(query, key_, value, attn_bias, dropout_p, is_causal, scale, key)
     words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
     return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
@@ -251,7 +252,8 @@ def attention_backward(
     *,
     scale: Any = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    fused = cudnn_attention.gradients(grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale)
+    given = grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale
+    fused = cudnn_attention.gradients(*given) or flash_attention_on_tpu.gradients(*given, out, logsumexp)
     if fused is not None:
         return *fused, None
     # The seed and the offset are the two halves of the key that the forward computation drew with.

@@ -1,0 +1,152 @@
+"""Attention by JAX's flash kernel for TPUs, which keeps one block of scores at a time in the chip's own memory.
+
+It is asked for without a mask and dropout, where one device computes alone and the scores are many. Lengths that are no
+multiple of its blocks are padded; a causal mask or segments keep the padding out.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...compat.names import jax_flash_attention as kernels
+from ..linear_algebra.matmul import summed_to
+from ..machinery import replica_axis
+from ..machinery.product_precision import precision_of
+
+# The kernel's smallest block. Shorter sequences have few scores, which XLA computes as well.
+_SIDE = 128
+_LEAST_COLUMNS = 512
+_MOST_FEATURES = 256
+
+
+def attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, is_causal: bool, scale: Any
+) -> tuple[jax.Array, jax.Array] | None:
+    """Return the output, and by (batch, head, row) the logarithm of the sum of the exponentials; `None` where the
+    kernel does not apply.
+    """
+    if not _is_asked_for(query, key, value, bias, dropout_p, scale):
+        return None
+    return forward(query, key, value, is_causal, scale)
+
+
+def gradients(
+    grad: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: Any,
+    dropout_p: Any,
+    is_causal: bool,
+    scale: Any,
+    output: jax.Array,
+    log_sum: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array] | None:
+    """Return those of query, key and value, from the results of `attention`."""
+    if not _is_asked_for(query, key, value, bias, dropout_p, scale):
+        return None
+    return backward(grad, query, key, value, is_causal, scale, output, log_sum)
+
+
+def _is_asked_for(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, scale: Any
+) -> bool:
+    target = replica_axis.target_in_use()
+    return (
+        target is not None
+        and target.platform == "tpu"
+        and target.mesh is None
+        and query.dtype in (np.dtype("bfloat16"), np.dtype(np.float32))
+        and query.ndim == 4
+        and key.shape[0] == query.shape[0] == value.shape[0]
+        and key.shape[1] == value.shape[1]
+        and query.shape[1] % key.shape[1] == 0
+        and query.shape[3] == key.shape[3] == value.shape[3] <= _MOST_FEATURES
+        and key.shape[2] >= _LEAST_COLUMNS
+        and query.shape[2] >= _SIDE
+        and bias is None
+        and isinstance(dropout_p, (int, float))
+        and dropout_p == 0
+        and (scale is None or isinstance(scale, (int, float)))
+    )
+
+
+def forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Return the output and the logarithms, by the kernel."""
+    rows = query.shape[2]
+    segments = _segments(query, key, is_causal)
+    query, key, value = _prepared(query, key, value)
+    with jax.enable_x64(False), precision_of((query,)):
+        output, total, largest = kernels.flash_attention(
+            query, key, value, segments, is_causal, _scale(query, scale)
+        )
+    log_sum = largest + jnp.log(total)
+    return output[:, :, :rows], log_sum[:, :, :rows]
+
+
+def backward(
+    grad: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    is_causal: bool,
+    scale: Any,
+    output: jax.Array,
+    log_sum: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients of query, key and value, by the kernels."""
+    rows, columns = query.shape[2], key.shape[2]
+    shapes = query.shape, key.shape, value.shape
+    segments = _segments(query, key, is_causal)
+    query, key, value = _prepared(query, key, value)
+    grad, output = (_padded(each, 2) for each in (grad, output))
+    # With the logarithm of the sum for the largest score the sum is 1.
+    largest = _padded(log_sum.astype(np.float32), 2)
+    with jax.enable_x64(False), precision_of((query,)):
+        found = kernels.flash_attention_gradients(
+            grad, query, key, value, segments, is_causal, _scale(query, scale), (output, jnp.ones_like(largest), largest)
+        )
+    lengths = rows, columns, columns
+    parts = (each[:, :, :length] for each, length in zip(found, lengths, strict=True))
+    return tuple(_of_shared_heads(each, shape) for each, shape in zip(parts, shapes, strict=True))  # type: ignore[return-value]
+
+
+def _scale(query: jax.Array, scale: Any) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+
+
+def _prepared(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the operands with padded lengths, and a head of keys and values for each of the query."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (jnp.repeat(each, groups, axis=1) if groups > 1 else each for each in (key, value))
+    return _padded(query, 2), _padded(key, 2), _padded(value, 2)
+
+
+def _of_shared_heads(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return a gradient of heads that were repeated as one of those that they were repeated from."""
+    groups = grad.shape[1] // shape[1]
+    if groups == 1:
+        return grad
+    return summed_to(grad.reshape(shape[0], shape[1], groups, *shape[2:]).astype(np.float32), (*shape[:2], 1, *shape[2:])).reshape(shape)
+
+
+def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> tuple[jax.Array, jax.Array] | None:
+    """Return segments that part the padding from the rest; none where there is none, or a causal mask hides it."""
+    rows, columns = query.shape[2], key.shape[2]
+    if columns % _SIDE == 0 or (is_causal and rows <= columns):
+        return None
+    batch = query.shape[0]
+    own = lax.broadcasted_iota(np.int32, (batch, columns + -columns % _SIDE), 1) < columns
+    return jnp.ones((batch, rows + -rows % _SIDE), np.int32), own.astype(np.int32)
+
+
+def _padded(array: jax.Array, axis: int) -> jax.Array:
+    missing = -array.shape[axis] % _SIDE
+    widths = [(0, missing if each == axis else 0, 0) for each in range(array.ndim)]
+    return lax.pad(array, jnp.zeros((), array.dtype), widths) if missing else array
