@@ -1,14 +1,17 @@
 """Attention and its gradients, compared with PyTorch's composition of products and softmax on the CPU."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.support.rules import apply_rule
+from torch_xla._engine.lowering.machinery import replica_axis
 from torch_xla._engine.lowering.sequences import attention
 
 aten = torch.ops.aten
@@ -164,6 +167,34 @@ def test_rows_in_blocks_give_the_same() -> None:
         check_backward(qkv(), mask)
     check_forward(qkv(key_heads=2), is_causal=True)
     check_backward(qkv(key_heads=2, dtype=torch.bfloat16), is_causal=True)
+
+
+@pytest.fixture
+def blocks_of_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TPU's blocks, of two rows."""
+    target = SimpleNamespace(platform="tpu", is_spread=False, mesh=None, devices=(None,))
+    monkeypatch.setattr(replica_axis, "target_in_use", lambda: target)
+    monkeypatch.setattr(attention, "target_in_use", lambda: target)
+    monkeypatch.setattr(attention, "SCORES_OF_A_TPU", 1)
+    monkeypatch.setattr(attention, "ROWS_OF_A_TPU", 2)
+
+
+@pytest.mark.usefixtures("blocks_of_a_tpu")
+def test_blocks_of_a_tpu_give_the_same() -> None:
+    check_forward(qkv(), torch.randn(4, 5, 7))
+    check_backward(qkv(), torch.randn(4, 5, 7))
+    check_backward(qkv(key_heads=2), is_causal=True)
+    check_dropout(0.25)
+
+
+def test_a_block_of_a_tpu_has_its_share_on_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns = jnp.zeros((8, 12, 1, 2048, 64)), jnp.zeros((8, 12, 2048, 64))
+    found = []
+    for devices in (1, 256):
+        target = SimpleNamespace(platform="tpu", is_spread=devices > 1, devices=(None,) * devices)
+        monkeypatch.setattr(attention, "target_in_use", lambda target=target: target)
+        found.append(attention._blocks(rows, columns))
+    assert found == [(16, 128), (1, 2048)]
 
 
 def check_dropout(p: float) -> None:

@@ -19,6 +19,7 @@ from ..linear_algebra.matmul import contract, summed_to
 from ..machinery.barrier import once_on_cpu
 from ..machinery.opmath import number_as, widened
 from ..machinery.registry import lowers
+from ..machinery.replica_axis import target_in_use
 from ..random_numbers.random import chance, dropout_scale
 from . import cudnn_attention, flash_attention_on_tpu
 
@@ -27,6 +28,9 @@ aten = torch.ops.aten
 # With more scores than the first number, rows are taken in blocks of the second: 1 GiB and 256 MiB of float32.
 MOST_SCORES = 2**28
 SCORES_OF_A_BLOCK = 2**26
+# On each device of a TPU a block stays in the chip's own memory: 16 MiB of float32. It has rows enough for products.
+SCORES_OF_A_TPU = 2**22
+ROWS_OF_A_TPU = 128
 
 BATCH_AND_HEAD = ((0, 1), (0, 1))
 ROW = 3
@@ -156,9 +160,14 @@ def _blocks(query: jax.Array, key: jax.Array) -> tuple[int, int]:
     """Return the number of blocks of rows, and the rows of each."""
     rows = query.shape[ROW]
     scores_of_a_row = math.prod(query.shape[:ROW]) * key.shape[2]
-    if rows * scores_of_a_row <= MOST_SCORES:
+    target = target_in_use()
+    most, scores, least = MOST_SCORES, SCORES_OF_A_BLOCK, 1
+    if target is not None and target.platform == "tpu":
+        most = scores = SCORES_OF_A_TPU * (len(target.devices) if target.is_spread else 1)
+        least = ROWS_OF_A_TPU
+    if rows <= least or rows * scores_of_a_row <= most:
         return 1, rows
-    size = max(1, SCORES_OF_A_BLOCK // scores_of_a_row)
+    size = max(least, scores // scores_of_a_row)
     return -(-rows // size), size
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 
 from ...compat.names import jax_flash_attention as kernels
-from ..linear_algebra.matmul import summed_to
 from ..machinery import replica_axis
 from ..machinery.product_precision import precision_of
 
@@ -52,9 +51,7 @@ def gradients(
     return backward(grad, query, key, value, is_causal, scale, output, log_sum)
 
 
-def _is_asked_for(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, scale: Any
-) -> bool:
+def _is_asked_for(query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, scale: Any) -> bool:
     target = replica_axis.target_in_use()
     return (
         target is not None
@@ -62,6 +59,7 @@ def _is_asked_for(
         and target.mesh is None
         and query.dtype in (np.dtype("bfloat16"), np.dtype(np.float32))
         and query.ndim == 4
+        and query.size > 0
         and key.shape[0] == query.shape[0] == value.shape[0]
         and key.shape[1] == value.shape[1]
         and query.shape[1] % key.shape[1] == 0
@@ -83,9 +81,7 @@ def forward(
     segments = _segments(query, key, is_causal)
     query, key, value = _prepared(query, key, value)
     with jax.enable_x64(False), precision_of((query,)):
-        output, total, largest = kernels.flash_attention(
-            query, key, value, segments, is_causal, _scale(query, scale)
-        )
+        output, total, largest = kernels.flash_attention(query, key, value, segments, is_causal, _scale(query, scale))
     log_sum = largest + jnp.log(total)
     return output[:, :, :rows], log_sum[:, :, :rows]
 
@@ -102,7 +98,7 @@ def backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of query, key and value, by the kernels."""
     rows, columns = query.shape[2], key.shape[2]
-    shapes = query.shape, key.shape, value.shape
+    key_shape, value_shape = key.shape, value.shape
     segments = _segments(query, key, is_causal)
     query, key, value = _prepared(query, key, value)
     grad, output = (_padded(each, 2) for each in (grad, output))
@@ -110,11 +106,21 @@ def backward(
     largest = _padded(log_sum.astype(np.float32), 2)
     with jax.enable_x64(False), precision_of((query,)):
         found = kernels.flash_attention_gradients(
-            grad, query, key, value, segments, is_causal, _scale(query, scale), (output, jnp.ones_like(largest), largest)
+            grad,
+            query,
+            key,
+            value,
+            segments,
+            is_causal,
+            _scale(query, scale),
+            (output, jnp.ones_like(largest), largest),
         )
-    lengths = rows, columns, columns
-    parts = (each[:, :, :length] for each, length in zip(found, lengths, strict=True))
-    return tuple(_of_shared_heads(each, shape) for each, shape in zip(parts, shapes, strict=True))  # type: ignore[return-value]
+    grad_query, grad_key, grad_value = found
+    return (
+        grad_query[:, :, :rows],
+        _of_shared_heads(grad_key[:, :, :columns], key_shape),
+        _of_shared_heads(grad_value[:, :, :columns], value_shape),
+    )
 
 
 def _scale(query: jax.Array, scale: Any) -> float:
@@ -133,7 +139,8 @@ def _of_shared_heads(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     groups = grad.shape[1] // shape[1]
     if groups == 1:
         return grad
-    return summed_to(grad.reshape(shape[0], shape[1], groups, *shape[2:]).astype(np.float32), (*shape[:2], 1, *shape[2:])).reshape(shape)
+    parts = grad.reshape(*shape[:2], groups, *shape[2:])
+    return jnp.sum(parts, 2, dtype=np.float32)
 
 
 def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> tuple[jax.Array, jax.Array] | None:
