@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ..compat.names.jax_compile_only import is_compile_only
+from ..compat.names.jax import is_compile_only
 
 # The axis of the mesh along which each process runs a program on values of its own.
 REPLICAS = "replicas"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from ..compat.names.jax_compile_only import is_compile_only
+from ..compat.names.jax import is_compile_only
 
 # The memory limit and use of a container, in cgroups of version 2 and 1.
 _LIMITS = (

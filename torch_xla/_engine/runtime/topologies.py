@@ -14,7 +14,7 @@ from jax.experimental import topologies
 
 from .. import config
 from ..atomic import uncollected
-from ..compat.names.jax_compile_only import is_compile_only as is_compile_only
+from ..compat.names.jax import is_compile_only as is_compile_only
 from . import tpu_chips
 from .gpu_descriptions import TEXTS
 

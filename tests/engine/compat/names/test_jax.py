@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.support.topologies import needs_tpu_compiler
 from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.runtime import device_memory, topologies
 
 DEVICE = jax.devices("cpu")[0]
 PLACED = jax.sharding.SingleDeviceSharding(DEVICE)
@@ -231,3 +233,15 @@ def test_a_program_with_ordered_callbacks_runs_in_the_middle_of_a_trace() -> Non
     jax.make_jaxpr(traced)(1.0)
     jax.effects_barrier()
     assert seen == [3.0, 3.0]
+
+
+def test_a_device_of_this_process_runs() -> None:
+    stranger: Any = SimpleNamespace()
+    assert not private.is_compile_only(jax.devices("cpu")[0]) and not private.is_compile_only(stranger)
+
+
+@needs_tpu_compiler
+def test_a_device_of_a_topology_only_compiles_and_has_no_memory_in_use() -> None:
+    device = topologies.devices_of(topologies.named("v5e:2x2"))[3]
+    assert private.is_compile_only(device) and device_memory.usage(device) == device_memory.Usage(0, 0, 0)
+    device_memory.forget_peak(device)

@@ -444,6 +444,11 @@ def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator
         place.context = before
 
 
+def is_compile_only(device: jax.Device) -> bool:
+    """Return whether programs can be compiled for a device, but not run on it: it comes from a topology."""
+    return isinstance(getattr(device, "client", None), _jax.CompileOnlyPyClient)
+
+
 def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
     """Return the devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number
     once.
