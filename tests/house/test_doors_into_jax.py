@@ -64,6 +64,8 @@ INSIDE = {
     "runtime/buffers.py:_spread": "buffers.put",
     "compat/names/jax.py:put": "buffers.put",
     "compile/composites.py:_call": "what function.lowered traces",
+    "compile/growing_sizes.py:computed": "what function.lowered traces, and what growing_sizes._made traces",
+    "compile/growing_sizes.py:_function": "what computed traces",
     "compile/jax_function.py:_carrier": "what function.lowered traces",
     "interop/jax_functions.py:__call__": "what _trace_anew traces",
     "export/standalone_loader.py:exported": "modules.exported; and processes without this package",
@@ -75,7 +77,7 @@ WAITING = {
     "diagnostics/waiting/host_time_profile.py:_run": "to measure the device",
 }
 # Files with functions that JAX traces.
-TRACED = ("lowering/", "interop/xla_builder_ops.py", "interop/padded_functions.py")
+TRACED = ("lowering/", "interop/xla_builder_ops.py")
 
 FILES = [path for path in python_files("torch_xla/_engine") if not inner(path).startswith(TRACED)]
 

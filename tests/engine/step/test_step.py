@@ -13,7 +13,7 @@ from torch_xla._engine.tensor.device import device_at
 
 def test_the_passes_are_one_list_in_files_of_their_own() -> None:
     assert [each.__module__.rpartition(".")[2] for each in PASSES] == [
-        "liveness", "partition", "fuse", "donation", "schedule",
+        "liveness", "partition", "fuse", "donation", "growing_sizes", "schedule",
     ]  # fmt: skip
 
 

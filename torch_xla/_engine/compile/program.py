@@ -42,6 +42,7 @@ from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function,
 from .bfloat16_dots import compiled
 from .disk import disk_cache
 from .executable_key import Key
+from .growing_sizes import GROWING
 from .inlining import Inlined, inlined
 from .jax_function import MustBake
 from .jax_function import blame as blame
@@ -56,6 +57,9 @@ from .stages import stage_cuts, stage_executables, staged_program
 # a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
 _seen_numbers: WeakKeyDictionary[Plan, dict[tuple[int, int], tuple[float | int, ...]]] = WeakKeyDictionary()
 
+
+# Operations whose numbers differ from step to step by what they are for.
+_COUNTING = padded_rows.COUNTING | {GROWING}
 
 # So often numbers may start to change before all places in storages become arguments, whether they changed or not.
 _PATIENCE = 3
@@ -477,7 +481,7 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequen
             continue
         own = tuple(numbers[first : first + len(plan.numbers)])
         is_an_optimizers = bool(lines) and isinstance(lines[index], OptimizersLine) and plan.op not in PLACES
-        if plan.op in padded_rows.COUNTING or _counts_for_each(plan) or is_an_optimizers:
+        if plan.op in _COUNTING or _counts_for_each(plan) or is_an_optimizers:
             changed.extend(range(first, first + len(plan.numbers)))
             continue
         before = _seen_numbers.setdefault(plan, {}).setdefault((cuts[plan], places[plan]), own)

@@ -20,9 +20,9 @@ from ..compat.names import jax as private
 from ..compiled.loops.closure_captures import with_captured
 from ..compiled.loops.loop_bodies import graph_for
 from ..interop import jax_functions
-from ..interop.padded_functions import bounded
 from ..ir.value_spec import contiguous_stride
 from ..lowering.fx_graphs import decompositions, interpreter
+from ..lowering.machinery.padded_functions import bounded
 from ..tensor.storage import shows_all, value_of
 from . import exported_program as exported
 from .stablehlo_composites import with_composites

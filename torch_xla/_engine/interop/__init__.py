@@ -1,6 +1,6 @@
 """Interop: JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, XLA's own builder.
 
-Doors: jax_arrays, jax_functions, padded_functions, pure_functions, torch_modules.
+Doors: jax_arrays, jax_functions, pure_functions, torch_modules.
 """
 
 from .custom_calls import configuration as mosaic_configuration

@@ -29,13 +29,16 @@ class Value:
     one buffer belongs to one value, so the holder of the last reference may donate the buffer.
     """
 
-    __slots__ = ("buffer", "contents", "device", "line", "shared", "slot", "spec", "tape")
+    __slots__ = ("buffer", "contents", "device", "line", "room", "shared", "slot", "spec", "tape")
 
     # Of a value from the host: its elements if they are few, so that indices and masks can be checked, or `None`. Not
     # set for what a program computed.
     contents: Any
     # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
     line: Any
+    # Of a value that is the first part of another one, which has spare capacity (`tensor/padded_rows.py`): that one.
+    # Not set for others.
+    room: "Value"
 
     def __init__(self, spec: Spec, device: Any, tape: "Tape | None", slot: int) -> None:
         self.spec = spec

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..ir.graph import decode, effective
 from ..ir.tape import Front, Tape, Value
 from ..ir.value_spec import spec_of
+from ..lowering.machinery.padded_rows import CUT
 from . import donation
 from .step import Draft, Seen
 
@@ -88,9 +89,16 @@ def _front_of(seen: Seen, front: Front) -> Seen:
 
 
 def find_pending(draft: Draft) -> Draft:
-    """Find the slots whose values are held and not computed, and the operations with effects."""
-    live = draft.live
-    draft.pending = [slot for slot, made_by in enumerate(draft.producer) if made_by >= 0 and live[slot]]
+    """Find the slots whose values are held and not computed, and the operations with effects.
+
+    A value that is cut from its room is computed only for a read: another step cuts it again.
+    """
+    live, operations, asked = draft.live, draft.operations, draft.roots or ()
+    draft.pending = [
+        slot
+        for slot, made_by in enumerate(draft.producer)
+        if made_by >= 0 and live[slot] and (operations[made_by].plan.op != CUT or slot in asked)
+    ]
     draft.effects = effective(draft.operations)
     return draft
 

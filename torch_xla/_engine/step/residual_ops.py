@@ -49,6 +49,7 @@ class Again:
         self._lines = old.all_lines(old.code)
         self._slots: dict[int, int] = {}
         self._moved: list[Value] = []
+        self._positions: dict[int, int] = {}  # of the operations in the code of both tapes
 
     def record(self, operations: Sequence[Operation], specs: Callable[[int], Spec], recorders: Iterable[int]) -> None:
         """Record operations for the threads `recorders`; `specs` gives the spec of an input by its old slot."""
@@ -73,6 +74,7 @@ class Again:
         first = operation.first_number
         numbers = old.numbers[first : first + len(plan.numbers)]
         draws = old.draws[operation.draw : operation.draw + plan.draws] if plan.draws else ()
+        self._positions[operation.position] = len(tape.code)
         made = tape.append(plan, [self._slots[slot] for slot in operation.operands], self._device, numbers, draws)
         for nth, value in enumerate(made):
             slot = operation.first_output + nth
@@ -90,6 +92,9 @@ class Again:
         for (base, view), shown in self._old.reads.items():
             if base in places and shown in places:
                 self.tape.reads[places[base], view] = places[shown]
+        for program, asked in self._old.truths.items():
+            if left := frozenset(self._positions[each] for each in asked if each in self._positions):
+                self.tape.truths[program] = left
         slots = stores(self._moved, "slot", range(len(self._moved)))
         return chain(slots, stores(self._moved, "tape", repeat(self.tape)))
 

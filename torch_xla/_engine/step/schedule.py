@@ -1,6 +1,7 @@
 """Choose the program of a tape: from the tape and from who still holds its values, looked up each step.
 
-The first time, the `PASSES` work it out: liveness → partition → fuse → donation → program. Each has a file.
+The first time, the `PASSES` work it out: liveness → partition → fuse → donation → growing sizes → program. Each has a
+file.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ from ..compile.source_metadata import UNKNOWN, Origins, scopes_at
 from ..ir.call_plan import Plan
 from ..ir.graph import Cut, decode
 from ..ir.tape import Tape
+from ..lowering.machinery.padded_rows import CUT
 from ..metrics.user_lines import Line
 from ..tensor.device import Device
-from . import donation, fuse, liveness, partition
+from . import donation, fuse, growing_sizes, liveness, partition
 from .common_liveness import Liveness, covers
 from .step import Draft, Schedule, Seen, lines_of
 
@@ -108,10 +110,11 @@ def is_common(device: Device, code: Sequence[Any]) -> bool:
 
 
 def choose_program(draft: Draft) -> Draft:
-    """Pass 5, program: find the program of the graph, or make it. There is none if nothing has to run."""
+    """Pass 6, program: find the program of the graph, or make it. There is none if nothing has to run."""
     part = draft.part
     if part is not None and (part.graph.outputs or part.graph.effects):
-        draft.program = program_cache.program_of(part.graph, draft.donated, draft.device.target_of(part.graph))
+        graph = part.graph if draft.shared is None else draft.shared[0]
+        draft.program = program_cache.program_of(graph, draft.donated, draft.device.target_of(graph))
     return draft
 
 
@@ -121,6 +124,7 @@ PASSES: tuple[Callable[[Draft], Draft], ...] = (
     partition.choose,
     fuse.fuse,
     donation.donate,
+    growing_sizes.share,
     choose_program,
 )
 
@@ -142,7 +146,12 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
     left = sum(len(operation.plan.outputs) for operation in draft.kept)
     made = sum(made_by >= 0 for made_by in draft.producer) - left
     counters = [(metrics.counter(name), count) for name, count in counts.items()]
-    return Schedule(live, program, part, seen.code, lines, draft.kept, counters, made_at, made)
+    schedule = Schedule(live, program, part, seen.code, lines, draft.kept, counters, made_at, made)
+    schedule.cuts = tuple(each.first_output for each in draft.operations if each.plan.op == CUT)
+    if draft.shared is not None:
+        graph, length = draft.shared
+        schedule.length, schedule.rooms = (length,), growing_sizes.rooms(part.graph, graph)
+    return schedule
 
 
 # Operators that PyTorch has several forms of, and the name that PyTorch/XLA counts them by.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..compile.program import Program
-from ..ir.graph import Cut, Operation
+from ..ir.graph import Cut, Graph, Operation
 from ..ir.tape import Tape, Value
 from ..ir.value_spec import Spec
 from ..lowering.views.storage_access import WRITE
@@ -50,6 +50,9 @@ class Schedule:
     output_lines: list[Line | None] = field(default_factory=list)
     made: int = 0  # number of values the tape made that no later tape makes again
     followed_by: "Schedule | None" = None
+    length: tuple[int, ...] = ()  # the last number of a program that many lengths share (`growing_sizes`)
+    cuts: tuple[int, ...] = ()  # the slots of values that are cut from their rooms
+    rooms: tuple[Spec | None, ...] = ()  # of the same: the capacity of each output whose size grows
     liveness: Liveness | None = None  # of its tape, if several processes evaluate that together
 
     def serves(self, live: bytes) -> bool:
@@ -86,6 +89,7 @@ class Draft:
     kept: list[Operation] = field(default_factory=list)  # partition: operations that stay on the tape
     part: Cut | None = None  # fuse: the chosen operations as one graph
     donated: tuple[int, ...] = ()  # donation: inputs whose memory the program takes
+    shared: tuple[Graph, int] | None = None  # growing sizes: the graph of all lengths, and this length
     program: Program | None = None  # program; None: nothing to run
 
 

@@ -22,7 +22,7 @@ from ..runtime import platform
 from ..tensor import live_counters, sharding_annotations
 from ..tensor.device import LOCK, Device
 from ..tensor.padded_rows import entered
-from . import donation, executor, in_flight, partition
+from . import donation, executor, growing_sizes, in_flight, partition
 from .failed_ops import prune
 from .in_flight import COUNTED
 from .liveness import look
@@ -224,7 +224,7 @@ def _run(
     Returns what is to be called when the run was reported: it shows the run to an inspector.
     """
     program, part, values = schedule.program, schedule.cut, seen.values
-    numbers = (*map(tape.numbers.__getitem__, part.numbers),)
+    numbers = (*map(tape.numbers.__getitem__, part.numbers), *schedule.length)
     ready = None if program is None else program.ready(numbers)
     if program is not None and not attempt.compiles and observers.describe_run is None:
         if ready is None:
@@ -241,6 +241,8 @@ def _run(
         ends = chain(settled, ends)
     if schedule.liveness is not None:
         ends = chain(ends, schedule.liveness.learned(schedule.live, values))
+    if schedule.cuts:
+        ends = chain(map(set_tape, map(values.__getitem__, schedule.cuts), repeat(None)), ends)
     inspected: Callable[[], object] = tuple  # does nothing
     try:
         if program is None:
@@ -251,10 +253,14 @@ def _run(
             outputs = [*map(values.__getitem__, part.outputs)]
             # The results may outlive the tape, and must not keep all the others alive through it.
             after = chain(map(set_line, outputs, schedule.output_lines), map(set_tape, outputs, repeat(None)), ends)
+            results: Sequence[Value] = outputs
+            if schedule.rooms:
+                results, padded = growing_sizes.placed_in_rooms(outputs, schedule.rooms)
+                after = chain(after, padded)
             step = Step(
                 program,
                 [*map(values.__getitem__, part.inputs)],
-                outputs,
+                results,
                 numbers,
                 [*map(tape.draws.__getitem__, part.draws)],
                 request.cause,

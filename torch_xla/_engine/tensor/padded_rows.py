@@ -35,7 +35,7 @@ _GROWS = -1
 class Grown(Value):
     """A value whose elements are the first `length` of a room along `dim`, -1 or -2. Computed only if needed."""
 
-    __slots__ = ("dim", "length", "room")
+    __slots__ = ("dim", "length")
 
     def __init__(self, room: Value, length: int, dim: int = -1) -> None:
         size = _with_size(room.spec.size, dim, length)
@@ -50,17 +50,29 @@ class Grown(Value):
         return "pending" if self.buffer is None else "data"
 
 
+class Padded(Value):
+    """A result of a program that many lengths share: the first part of its room, in each dimension."""
+
+    __slots__ = ()
+
+    @property
+    def state(self) -> str:
+        """ "data" or "pending": it is never empty."""
+        return "pending" if self.buffer is None else "data"
+
+
 def entered(tape: Tape, value: Value) -> int:
-    """Enter a value that is not on `tape`, and return its slot; a growing value is cut from its room first.
+    """Enter a value that is not on `tape`, and return its slot; a value that has a room is cut from it first.
 
     -1 if the tape has ended.
     """
     if value.buffer is not None or value.tape is not None:
         return tape.enter(value)
-    if not isinstance(value, Grown):
+    if not isinstance(value, Grown | Padded):
         return tape.enter(value, empty_plan(value))
     try:
-        (made,) = _append(tape, _pad_plan(value, value.length, 0.0), (value.room,), (value.length,))
+        plan = Plan(padded_rows.CUT, ((Operand(0), value.spec.size), {}), (value.room.spec,), (), (value.spec,))
+        (made,) = _append(tape, plan, (value.room,))
     except Ended:
         return -1
     slot = made.slot
@@ -161,16 +173,13 @@ def read_of_rows(value: Grown, view: Geometry) -> Value | None:
 
 def padded(value: Grown, width: int, fill: Any) -> Value:
     """Return `value` with `fill` behind it up to `width` elements along the dimension in which it grows."""
-    with LOCK:
-        (found,) = _record(_pad_plan(value, width, fill), (value.room,), (value.length,))
-    return found
-
-
-def _pad_plan(value: Grown, width: int, fill: Any) -> Plan:
     size = _with_size(value.spec.size, value.dim, width)
     output = spec_of(size, contiguous_stride(size), value.spec.dtype)
     arguments: Any = (Operand(0), Number(0), width, fill, *(() if value.dim == -1 else (value.dim,)))
-    return Plan(padded_rows.PAD, (arguments, {}), (value.room.spec,), (int,), (output,))
+    plan = Plan(padded_rows.PAD, (arguments, {}), (value.room.spec,), (int,), (output,))
+    with LOCK:
+        (found,) = _record(plan, (value.room,), (value.length,))
+    return found
 
 
 def _record(plan: Plan, operands: Sequence[Value], numbers: Sequence[int] = ()) -> list[Value]:

@@ -360,7 +360,7 @@ def test_every_step_repeats_what_is_wrong(tell: Tell) -> None:
     def steps() -> None:
         met.clear_all()
         for n in range(12):
-            x = torch.ones(31 + n, device="xla") * 3
+            x = torch.ones(31 + n * n, device="xla") * 3
             torch_xla.sync()
             del x
 

@@ -39,6 +39,7 @@ _AS_WRITTEN = {
     padded_rows.APPEND: "cat",
     padded_rows.ENLARGE: "cat",
     padded_rows.TAKE: "a view",
+    padded_rows.CUT: "a result of a size that grows",
 }
 
 # Operators that make an optimizer's state in its first step.

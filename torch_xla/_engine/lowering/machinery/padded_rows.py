@@ -14,6 +14,7 @@ APPEND = "xla::append"
 TAKE = "xla::take_of_grown"
 PAD = "xla::pad_grown"
 ENLARGE = "xla::enlarge"
+CUT = "xla::cut_from_room"
 IS_VALID = "xla::is_valid_of_grown"
 
 # Their number differs from step to step by what they are for.
@@ -26,6 +27,12 @@ def enlarge(value: jax.Array, capacity: int, dim: int = -1) -> jax.Array:
     widths = [(0, 0)] * value.ndim
     widths[dim] = (0, capacity - value.shape[dim])
     return jnp.pad(value, widths)
+
+
+@lowers(CUT)
+def cut(room: jax.Array, size: Sequence[int]) -> jax.Array:
+    """Return the first elements of each dimension."""
+    return lax.slice(room, (0,) * room.ndim, tuple(size))
 
 
 @lowers(APPEND)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from torch_xla._engine.interop.padded_functions import bounded
+from torch_xla._engine.lowering.machinery.padded_functions import bounded
 
 ROOM = 8
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..compat.names import jax as private
+from ...compat.names import jax as private
 
 Rule = Callable[["SymbolSizes", Any, list[Any]], Any]
 _rules: dict[str, Rule] = {}
@@ -74,7 +74,12 @@ def _evaluate(sizes: SymbolSizes, jaxpr: Any, consts: Sequence[Any], arrays: Seq
     known: dict[Any, Any] = {}
 
     def value(atom: object) -> Any:
-        return atom.val if isinstance(atom, jex.core.Literal) else known[atom]
+        if isinstance(atom, jex.core.Literal):
+            return atom.val
+        size = getattr(atom, "size", None)  # of a constant that changes with the sizes (`common_jaxpr`)
+        if size is None:
+            return known[atom]
+        return lax.convert_element_type(sizes.count(size), atom.aval.dtype)  # type: ignore[attr-defined]
 
     known.update(zip(jaxpr.constvars, consts, strict=True))
     known.update(zip(jaxpr.invars, arrays, strict=True))
@@ -91,7 +96,7 @@ def _apply(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> list[Any]:
         is_closed = hasattr(inner, "consts")
         return _evaluate(sizes, inner.jaxpr if is_closed else inner, inner.consts if is_closed else (), arrays)
     atoms = (*equation.invars, *equation.outvars)
-    if all(isinstance(size, int) for atom in atoms for size in atom.aval.shape) and name != "dim_as_value":
+    if all(isinstance(size, int) for atom in atoms for size in _shape(atom)) and name != "dim_as_value":
         found = equation.primitive.bind(*arrays, **equation.params)
     elif name in _ELEMENTWISE:
         found = equation.primitive.bind(*arrays, **_with_rooms(sizes, equation.params))
@@ -104,6 +109,15 @@ def _apply(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> list[Any]:
             f"Compute it outside of the function, or give the function sizes that do not change"
         )
     return list(found) if equation.primitive.multiple_results else [found]
+
+
+def _shape(atom: Any) -> Sequence[object]:
+    return getattr(atom.aval, "shape", ())  # a token has none
+
+
+def is_call(name: str) -> bool:
+    """Return whether a primitive of this name calls a program that is evaluated in its place."""
+    return name in _CALLS
 
 
 def _with_rooms(sizes: SymbolSizes, params: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +238,8 @@ def _sort(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 @_rule("top_k")
 def _largest(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), shape = arrays, equation.invars[0].aval.shape
-    array = sizes.masked(array, shape, (array.ndim - 1,), _least(array.dtype))
+    axis = equation.params.get("axis", array.ndim - 1)  # older versions of JAX know the last alone
+    array = sizes.masked(array, shape, (axis % array.ndim,), _least(array.dtype))
     return equation.primitive.bind(array, **equation.params)
 
 
@@ -290,6 +305,19 @@ def _dynamic_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     return array
 
 
+@_rule("dynamic_update_slice")
+def _dynamic_update_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+    array, update, *starts = arrays
+    shape, written = (atom.aval.shape for atom in equation.invars[:2])
+    for dim, (whole, size) in enumerate(zip(shape, written, strict=True)):
+        if not isinstance(size, int) and size != whole:
+            raise NotImplementedError(f"a part of size {size} is written, which changes")
+        if not isinstance(whole, int):
+            last = jnp.asarray(sizes.count(whole) - sizes.count(size), starts[dim].dtype)
+            starts[dim] = jnp.clip(starts[dim], 0, last)
+    return lax.dynamic_update_slice(array, update, starts)
+
+
 @_rule("gather")
 def _gather(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     array, index = arrays
@@ -331,10 +359,15 @@ def _scatter(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 @_rule("pad")
 def _pad(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array, fill), shape, config = arrays, equation.invars[0].aval.shape, equation.params["padding_config"]
-    if any(not isinstance(n, int | np.integer) for entry in config for n in entry[:2]):
-        raise NotImplementedError(f"padding by {config}, which changes, of a size that changes")
     array = sizes.masked(array, shape, range(len(shape)), fill)
-    return lax.pad(array, fill, config)
+    room = sizes.rooms_of(equation.outvars[0].aval.shape)
+    exact: list[Any] = []
+    for dim, (low, high, inner) in enumerate(config):
+        if not isinstance(low, int | np.integer) or not (isinstance(high, int | np.integer) or inner == 0):
+            raise NotImplementedError(f"padding by {config}, which changes, of a size that changes")
+        fixed = isinstance(high, int | np.integer)
+        exact.append((low, high if fixed else room[dim] - low - array.shape[dim], inner))
+    return lax.pad(array, fill, exact)
 
 
 @_rule("rev")
