@@ -5,11 +5,10 @@ from collections.abc import Mapping
 import jax
 import torch
 
-from .._engine import compiler_options, runtime, step
+from .._engine import compiler_options, diagnostics, runtime, step
 from .._engine import precision as _precision
 from .._engine.compile import baked_numbers
 from .._engine.compiled import eager
-from .._engine.diagnostics.logs import stack_places
 from .._engine.step import clear_schedules
 from .._engine.tensor import value_of
 
@@ -35,12 +34,12 @@ def _get_use_eager_mode() -> bool:
 
 def _set_current_graph_name(current_graph_name: str) -> None:
     """Name the graphs of `PT_XLA_DEBUG` that are recorded from now on outside of a named `torch_xla.compile`."""
-    stack_places.name_graphs(current_graph_name)
+    diagnostics.name_graphs(current_graph_name)
 
 
 def _get_current_graph_name() -> str:
     """Return the name that `_set_current_graph_name` gave."""
-    return stack_places.graph_name
+    return diagnostics.current_graph_name()
 
 
 def _set_custom_compile_options(options: Mapping[str, bool | int | float | str]) -> None:

@@ -2,7 +2,7 @@
 
 In: events, graphs and programs. Out: reports, profiles, files that replay a step.
 
-Doors: logs.stack_places.
+Doors: none.
 """
 
 from .fleet.exporters import Exporter, send_opentelemetry, serve_prometheus, write_json_lines, write_tensorboard
@@ -15,6 +15,7 @@ from .logs.host_read_counts import Read as HostRead
 from .logs.host_read_counts import Tally as HostReadTally
 from .logs.host_read_counts import read_of as host_read_of
 from .logs.metrics_report_file import save_report as save_metrics_report
+from .logs.stack_places import current_graph_name, name_graphs
 from .logs.switches import start as start_logs
 from .profiles.operator_times import OperatorTimes, operator_times
 from .profiles.profiler import (

@@ -1,6 +1,6 @@
 """Input: load batches on the host and upload them to the devices ahead of their use.
 
-Doors: uneven_batches.
+Doors: none.
 """
 
 from .closable_queues import KeydQueue, Queue, QueueBase

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,7 @@ known: dict[Any, "Traced"] = {}
 table_of_plans(known, operator.attrgetter("plan"))
 
 # Functions that PyTorch's graphs call, which know them by name and cannot hold them. The last used ones are kept.
-_in_graphs: "OrderedDict[str, Traced]" = OrderedDict()
+_in_graphs: "OrderedDict[Hashable, Traced]" = OrderedDict()
 _MOST_IN_GRAPHS = 4096
 
 

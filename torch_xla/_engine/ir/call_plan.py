@@ -4,6 +4,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..caching.interning import table_of_plans
 from .side_effects import Effect
 from .value_spec import Spec
@@ -35,13 +37,13 @@ class Plan:
     once, whether or not its outputs are used.
     """
 
-    op: Any
+    op: Hashable
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     operands: tuple[Spec, ...]
     numbers: tuple[type, ...]
     outputs: tuple[Spec, ...]
     structure: tuple[int, ...] = (-1,)
-    compute_dtype: Any = None
+    compute_dtype: torch.dtype | None = None
     draws: int = 0
     inside: Callable[[], Any] | None = None
     replaces: tuple[int, ...] | None = None

@@ -10,6 +10,7 @@ from .mesh_in_use import default as default_mesh
 from .mesh_in_use import note_made as note_mesh
 from .mesh_in_use import set_default as set_default_mesh
 from .script_plan import plan_of_script
+from .sharding_search.automatic import last_found_layout
 from .sharding_search.automatic import turn_on as turn_on_automatic_sharding
 from .sharding_search.planned_search import found as found_layout
 from .sharding_search.search import Found as FoundLayout

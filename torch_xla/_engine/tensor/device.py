@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat, starmap
 from typing import Any
 
+import jax
 import torch
 
 from ..atomic import lock
@@ -63,7 +64,7 @@ class Device:
         self.spread: Target | None = None  # the devices behind this ordinal, if there are several
         self.torch_device = torch.device("xla", index)
         # Results of `placed`: the spec of a value, by its spec without a sharding and JAX's sharding of its buffer.
-        self.places: dict[tuple[Spec, Any], Spec] = {}
+        self.places: dict[tuple[Spec, jax.sharding.Sharding], Spec] = {}
         self.marks: dict[int, Any] = {}  # shardings of storages that the user marked (`marks`)
         self.tape = Tape()
         self.generator = Generator()

@@ -14,7 +14,6 @@ from ..._engine.metrics import size_text as size
 from ..._engine.planning import DeviceSpec
 from ..._engine.planning import FoundLayout as Found
 from ..._engine.planning import LayoutTrial as Trial
-from ..._engine.planning.sharding_search import automatic
 from .mesh import Mesh, PartitionSpec
 from .xla_sharding import mark_sharding
 
@@ -110,7 +109,8 @@ def auto_layout() -> Layout | None:
     >>> xs.auto_layout() is None
     True
     """
-    return None if automatic.last is None else _layout(automatic.last)
+    found = planning.last_found_layout()
+    return None if found is None else _layout(found)
 
 
 def _layout(found: Found) -> Layout:

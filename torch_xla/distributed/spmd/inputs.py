@@ -3,13 +3,16 @@
 import torch
 
 from ..._engine import sharding as _sharding
-from ..._engine.input import uneven_batches
+from ..._engine.metrics import counter
 from ..._engine.processes import process_count
 from ..._engine.tensor import Device
 from ..._engine.tensor import wrap_value as wrap
 from ..._engine.tensor.upload import upload as upload_value
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 from .tensor_sharding import hashable, parts_along
+
+# Counts batches that the devices cannot share evenly and that are padded in memory.
+_uneven = counter("UnevenInput")
 
 
 def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: PartitionSpec, minibatch: bool) -> torch.Tensor:
@@ -30,6 +33,6 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
                     f"ShardingSpec(minibatch=True): dimension {dim} of the whole batch has {size[dim]} elements, which "
                     f"{parts} parts do not divide. Give every process equal batches (drop_last=True)."
                 )
-            uneven_batches.counter.value += 1
+            _uneven.value += 1
     sharding = _sharding.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
     return wrap(upload_value(t, device, sharding, minibatch))

@@ -58,13 +58,18 @@ _FALLBACK = cpu_fallback.run.__code__
 
 
 # The name of the graphs that are recorded outside of regions with a name, as the user has set it.
-graph_name = ""
+_graph_name = ""
 
 
 def name_graphs(name: str) -> None:
     """Call the graphs that are recorded from now on `name`, where no region gives them one."""
-    global graph_name
-    graph_name = name
+    global _graph_name
+    _graph_name = name
+
+
+def current_graph_name() -> str:
+    """Return the name that `name_graphs` gave."""
+    return _graph_name
 
 
 class CallSite(NamedTuple):
@@ -106,7 +111,7 @@ def here() -> CallSite:
             is_asked = is_ours
         if not code.co_filename.startswith(_HIDDEN) and code not in CALLS_OF_MODULES:
             frames.append(line_of(frame))
-    return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph or graph_name, is_fallback)
+    return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph or _graph_name, is_fallback)
 
 
 def _graph_of(owner: object, reason: str) -> str:

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from enum import Enum
@@ -250,7 +250,8 @@ def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 def _name(operation: Operation) -> str:
     op = operation.plan.op
-    name = {READ: "a view", WRITE: "a write through a view"}.get(op) or name_of(operation).removeprefix("aten::")
+    views: dict[Hashable, str] = {READ: "a view", WRITE: "a write through a view"}
+    name = views.get(op) or name_of(operation).removeprefix("aten::")
     return _AS_WRITTEN.get(name, name)
 
 

@@ -6,7 +6,7 @@ places where its values are none that it takes. The report of an operation is a 
 the first that is bad (from 1 on; 0: none), the value, and its place.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,7 +58,7 @@ class Check:
 
 
 _checks: dict[Any, Check] = {}
-_by_name: dict[str, Check] = {}
+_by_name: dict[Hashable, Check] = {}
 _rules: list[Rule] = []  # keeps the rules alive: the table of rules holds them weakly
 
 

@@ -40,7 +40,7 @@ ANY_DEVICE = "TPU v5p"
 _PRODUCTS = ("mm", "linear", "conv", "matmul", "einsum", "attention")
 
 # The last result.
-last: Found | None = None
+_last: Found | None = None
 
 # How later batches are divided, by dtype and size of a row.
 _batches: dict[tuple[torch.dtype, tuple[int, ...]], tuple[int, ...]] = {}
@@ -55,6 +55,11 @@ def turn_on(mesh_shape: tuple[int, ...] = ()) -> None:
     spmd_mode.turn_on_automatic()
     _mesh_shape = mesh_shape
     apply_settings()
+
+
+def last_found_layout() -> Found | None:
+    """Return what the last search found; `None` before the first."""
+    return _last
 
 
 def apply_settings() -> None:
@@ -123,17 +128,17 @@ def _decide(
     program: Program, inputs: Sequence[Value], outputs: Sequence[Value], numbers: Sequence[float | int]
 ) -> Sequence[tuple[int, Sharding | None]]:
     """Return the inputs of a program that are to be divided otherwise than they are, and how."""
-    global last
+    global _last
     if not multiplies(program):
         return ()
     roles = roles_of(program.graph, inputs, outputs, modules_alive())
     shape = mesh_shape_for(len(program.target.devices))
     if any(role.kind is RoleKind.PARAMETER for role in roles):
         known = known_of(program.target, None)
-        last = search_for(program, roles, numbers, shape, known, config.auto_spmd_compilations())
-        logger.info(_told(last))
-        _remember(last, roles, program.graph.inputs, program.target)
-        dims = {i: d for group, d in zip(last.groups, last.dims, strict=True) for i in group.members}
+        _last = search_for(program, roles, numbers, shape, known, config.auto_spmd_compilations())
+        logger.info(_told(_last))
+        _remember(_last, roles, program.graph.inputs, program.target)
+        dims = {i: d for group, d in zip(_last.groups, _last.dims, strict=True) for i in group.members}
     else:
         dims = {i: (axes,) for i, role in enumerate(roles) if (axes := _of_batch(role, program.graph.inputs[i], shape))}
     return [(index, sharding) for index, each in dims.items() if (sharding := over(program.target, shape, each))]
