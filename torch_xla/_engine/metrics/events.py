@@ -10,7 +10,6 @@ Times are those of `time.perf_counter`. Lists of lines begin with the innermost.
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -161,9 +160,6 @@ _logged: set[tuple[Listener, type]] = set()
 
 # Makes a record of a tuple of all its fields, in half the time that its constructor takes: for those of every step.
 record = tuple.__new__
-
-# Add this to a record's `start` for seconds since the epoch.
-EPOCH = time.time() - time.perf_counter()
 
 
 def listen(listener: Listener, frames: int = 1, closely: bool = True, kinds: tuple[type, ...] = ()) -> None:

@@ -4,7 +4,7 @@ import copy
 import types
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -47,7 +47,17 @@ class Wrapped:
 
 def visit(value: object, select: Select, fn: Callable[[Any], object], wrapped: Wrapped | None = None) -> None:
     """Call `fn` once with each object in `value` that `select` accepts, in order. Those are not looked into."""
-    wrapped = wrapped or Wrapped()
+    for found in _found(value, select, wrapped or Wrapped()):
+        fn(found)
+
+
+def contains(value: object, select: Select, wrapped: Wrapped | None = None) -> bool:
+    """Return whether `select` accepts `value` or something in it."""
+    return any(True for _ in _found(value, select, wrapped or Wrapped()))
+
+
+def _found(value: object, select: Select, wrapped: Wrapped) -> Iterator[Any]:
+    """Yield each object in `value` that `select` accepts, once, in order."""
     seen: dict[int, Any] = {}
     stack = [value]
     while stack:
@@ -56,25 +66,9 @@ def visit(value: object, select: Select, fn: Callable[[Any], object], wrapped: W
             continue
         seen[id(each)] = each  # alive, so that its id is not given to another object meanwhile
         if select(each):
-            fn(each)
+            yield each
         else:
             stack.extend(reversed(list(_parts(each, wrapped))))
-
-
-def contains(value: object, select: Select, wrapped: Wrapped | None = None) -> bool:
-    """Return whether `select` accepts `value` or something in it."""
-    wrapped = wrapped or Wrapped()
-    seen: dict[int, Any] = {}
-    stack = [value]
-    while stack:
-        each = stack.pop()
-        if id(each) in seen:
-            continue
-        seen[id(each)] = each
-        if select(each):
-            return True
-        stack.extend(_parts(each, wrapped))
-    return False
 
 
 def rewrite(value: object, select: Select, fn: Callable[[Any], Any], wrapped: Wrapped | None = None) -> Any:

@@ -200,8 +200,6 @@ def mark_conjugate(tensor: torch.Tensor) -> None:
 from_dlpack = torch._C._from_dlpack
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 without_torch_dispatch = torch._C._DisableTorchDispatch
-# A tensor subclass with this `__torch_function__` is treated as a plain tensor.
-plain_torch_function = torch._C._disabled_torch_function_impl
 plain_torch_dispatch: Any = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
 

@@ -276,7 +276,6 @@ SEEN_BY_NAME = (logging.Logger,)
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 
 _DICT_AND_WEAKREFS = 16
-_OBJECT = object.__basicsize__
 _HEAP_TYPE = 1 << 9
 
 

@@ -191,18 +191,20 @@ def fused_sgd(
     )
 
 
-def _adagrad(
+@lowers(aten._fused_adagrad.tensor_lr, separable=True)
+def fused_adagrad_tensor_lr(
     self: Arrays,
     grads: Arrays,
     state_sums: Arrays,
     state_steps: Arrays,
+    *,
     lr: Any,
     lr_decay: Any,
     weight_decay: Any,
     eps: Any,
     maximize: bool,
-    grad_scale: jax.Array | None,
-    found_inf: jax.Array | None,
+    grad_scale: jax.Array | None = None,
+    found_inf: jax.Array | None = None,
 ) -> tuple[Arrays, Arrays, Arrays]:
     dtype = accumulation_dtype(self[0].dtype)
     rates = _per_tensor(number_as(lr, FLOAT64) / (1 + (_steps(state_steps) - 1) * lr_decay), dtype)
@@ -229,37 +231,6 @@ def _adagrad(
 # The schema of the overload with a number also returns the steps, which it does not change.
 @lowers(aten._fused_adagrad.default, separable=True)
 def fused_adagrad(
-    self: Arrays,
-    grads: Arrays,
-    state_sums: Arrays,
-    state_steps: Arrays,
-    *,
-    lr: Any,
-    lr_decay: Any,
-    weight_decay: Any,
-    eps: Any,
-    maximize: bool,
-    grad_scale: jax.Array | None = None,
-    found_inf: jax.Array | None = None,
+    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, **options: Any
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-    options = (lr, lr_decay, weight_decay, eps, maximize, grad_scale, found_inf)
-    return *_adagrad(self, grads, state_sums, state_steps, *options), state_steps
-
-
-@lowers(aten._fused_adagrad.tensor_lr, separable=True)
-def fused_adagrad_tensor_lr(
-    self: Arrays,
-    grads: Arrays,
-    state_sums: Arrays,
-    state_steps: Arrays,
-    *,
-    lr: jax.Array,
-    lr_decay: Any,
-    weight_decay: Any,
-    eps: Any,
-    maximize: bool,
-    grad_scale: jax.Array | None = None,
-    found_inf: jax.Array | None = None,
-) -> tuple[Arrays, Arrays, Arrays]:
-    options = (lr, lr_decay, weight_decay, eps, maximize, grad_scale, found_inf)
-    return _adagrad(self, grads, state_sums, state_steps, *options)
+    return *fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **options), state_steps
