@@ -83,6 +83,30 @@ def test_a_program_with_a_collective_runs_on_the_arrays_of_each_process() -> Non
         }
 
 
+def trained_without_an_end_of_step() -> list[int]:
+    """Train in a loop that reads its loss and never ends its step; return how many programs each step compiled."""
+    rank, compiled = xr.global_ordinal(), list[int]()
+    weights = [torch.full((4, 4), 0.1 * n, device="xla") for n in range(20)]
+    for _ in range(8):
+        before = counters.counter("UncachedCompile").value
+        out = torch.full((2, 4), float(rank), device="xla")
+        for weight in weights:
+            out = (out @ weight).tanh()
+        loss = summed(out.sum())
+        for weight in weights:
+            weight.add_(summed(weight * loss), alpha=-0.01)
+        loss.item()
+        weights[0].sum().item()
+        compiled.append(counters.counter("UncachedCompile").value - before)
+    return compiled
+
+
+@pytest.mark.slow
+def test_what_the_reads_of_several_processes_leave_undone_does_not_grow() -> None:
+    for compiled in fleet_of(2).run(trained_without_an_end_of_step):
+        assert compiled[4:] == [0] * 4  # as in one process
+
+
 def ignoring() -> list[float]:
     rank = xr.global_ordinal()
     x = torch.full((2,), float(rank + 1), device="xla")

@@ -204,6 +204,18 @@ def with_end(operations: Sequence[Operation], chosen: Sequence[int], outputs: li
     return [min(sizes, key=sizes.__getitem__)] if sizes else outputs
 
 
+def _is_free(draft: Draft, read: Sequence[int]) -> bool:
+    """Return whether a read of the operations at `read` may run all others too.
+
+    A process that reads by itself must not run an exchange with others. Where the value depends on an exchange, all
+    processes read it, and all decide alike.
+    """
+    spread, operations = draft.device.spread, draft.operations
+    if not draft.is_common or (spread is not None and len(spread.processes) > 1):
+        return True
+    return any((effect := operations[index].plan.effect) and effect.is_collective for index in read)
+
+
 def choose(draft: Draft) -> Draft:
     """Choose the operations that run now: all that is held needs, or what the roots of a read need."""
     operations, producer, effects, pending = draft.operations, draft.producer, draft.effects, draft.pending
@@ -216,7 +228,7 @@ def choose(draft: Draft) -> Draft:
             asked.extend(slot for slot in pending if operations[producer[slot]].plan.op == APPEND)
         read = needed_in_order(operations, producer, asked)
         found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(rest))
-        if roots and rest and not draft.is_common and grows(operations, read, left, rest):
+        if roots and rest and _is_free(draft, read) and grows(operations, read, left, rest):
             draft.roots = None
         else:
             draft.chosen, draft.outputs, draft.kept = read, found, left
