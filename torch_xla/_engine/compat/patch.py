@@ -28,9 +28,14 @@ class Patch:
 
     def wrap(self, wrapper: Callable[[Any], Any]) -> None:
         """Replace it by what `wrapper` makes of it."""
-        owner, name = owner_of(self.names[0])
-        if not self.since or hasattr(owner, name):
-            self.put(wrapper(getattr(owner, name)))
+        try:
+            owner, name = owner_of(self.names[0])
+            original = getattr(owner, name)
+        except AttributeError:
+            if not self.since:
+                raise
+            return
+        self.put(wrapper(original))
 
     @contextmanager
     def wrapped(self, wrapper: Callable[[Any], Any]) -> Iterator[None]:

@@ -276,6 +276,13 @@ empty_host_cache = Patch(
     until="PyTorch looks whether there is an allocator.",
     test="api/test_device_interface.py::test_the_caches_of_the_accelerator_can_be_emptied",
 )
+accelerator_graph = Patch(
+    "torch.accelerator.Graph.__new__",
+    since="2.12",
+    why="PyTorch asks a factory of graphs in C++.",
+    until="A backend in Python can give its class of graphs.",
+    test="engine/dispatch/register/test_graphs.py::test_a_graph_of_the_accelerator",
+)
 accelerator_or_host, data_parallel_type = _each(
     "torch",
     why="Process groups, FSDP and `DataParallel` ask for the accelerator, also in programs that never use `xla`.",

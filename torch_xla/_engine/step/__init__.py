@@ -15,6 +15,7 @@ from .cached_graphs import run as run_graph
 from .end_of_step import add_closure, end_step, start_recorded, wait_for_devices
 from .end_of_step import mark as mark_step
 from .flight_recorder import dump as dump_flight_record
+from .graph_capture import Capture, CapturedGraph, is_capturing
 from .named_scopes import close_scope, name_operation, open_scope
 from .pending_graph import is_pending, on_xla
 from .pending_text import describe as describe_pending

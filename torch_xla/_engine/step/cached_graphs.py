@@ -2,8 +2,9 @@
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
+from typing import Any
 
 import torch
 
@@ -125,16 +126,29 @@ def _storages() -> Iterator[torch.UntypedStorage]:
     return (each for each in gc.get_objects() if type(each) is torch.UntypedStorage and hasattr(each, "value"))
 
 
+def storages_of(device: Device) -> list[Any]:
+    """Return the living storages that hold values of `device`."""
+    found: list[Any] = list(_storages())
+    return [storage for storage in found if storage.value.device is device]
+
+
+def stored(values: Sequence[tuple[Any, Value]]) -> Iterator[None]:
+    """Give each storage its value, as it is run through."""
+    return stores([storage for storage, _ in values], "value", [value for _, value in values])
+
+
 def need_materialisation(device: Device) -> list[bool]:
     """Return whether a value is yet to be computed, for the memory of each living tensor of `device`."""
-    values: list[Value] = [each.value for each in _storages()]  # type: ignore[attr-defined]
-    return [value.buffer is None for value in values if value.device is device]
+    return [storage.value.buffer is None for storage in storages_of(device)]
 
 
-def drop_recorded(device: Device) -> None:
-    """Drop the operations recorded on `device`: the memory that they would have written becomes uninitialised."""
+def drop_recorded(device: Device, after: Iterable[Any] = ()) -> None:
+    """Drop the operations recorded on `device`: the memory that they would have written becomes uninitialised.
+
+    `after` is run through together with that.
+    """
     with LOCK:
         tape: Tape = device.tape
         live_counters.values.value += sum(made_by >= 0 for made_by in decode(tape.code)[2])
         fresh = stores((device,), "tape", (device.new_tape(),)), stores((tape,), "ended", (True,))
-        run_through(chain(stores(tape.values, "tape", repeat(None)), *fresh))
+        run_through(chain(stores(tape.values, "tape", repeat(None)), *fresh, after))

@@ -54,7 +54,7 @@ def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
                 break
         inputs, operations, producer = decode(code)
         part = cut(inputs, operations, needed_in_order(operations, producer, slots), slots)
-        return _described(part, tape, entered, device)
+        return described(part, tape, entered, device)
 
 
 def live_graph(device: Device) -> Pending:
@@ -66,10 +66,11 @@ def live_graph(device: Device) -> Pending:
         somebody_holds = held(entered)  # of more than was decoded, if a finalizer has recorded meanwhile
         slots = [slot for slot, made_by in enumerate(producer) if made_by >= 0 and somebody_holds[slot]]
         part = cut(inputs, operations, needed(operations, producer, slots, effects=effective(operations)), slots)
-        return _described(part, tape, entered, device)
+        return described(part, tape, entered, device)
 
 
-def _described(part: Cut, tape: Tape, entered: Sequence[Value], device: Device) -> Pending:
+def described(part: Cut, tape: Tape, entered: Sequence[Value], device: Device) -> Pending:
+    """Return a part of a tape with its numbers, lines and scopes; `entered` are the values of the tape."""
     lines = tape.all_lines(tape.code)
     return Pending(
         part.graph,

@@ -21,6 +21,9 @@ from ...tensor.device_names import index_or_current as _index
 from .amp_module import module as amp
 from .deferred_name import is_wanted, wait_for_first_use
 from .events_and_streams import MEMBERS as STREAMS
+from .graphed_callables import make_graphed_callables
+from .graphs import MEMBERS as GRAPHS
+from .graphs import answer as answer_for_graphs
 from .memory import MEMBERS as MEMORY
 from .memory_snapshot import MEMBERS as SNAPSHOT
 from .memory_snapshot import PRIVATE_MEMBERS as HISTORY
@@ -80,6 +83,7 @@ def claim_device_name() -> None:
     if not (is_wanted(native()) and wait_for_first_use()):
         private.rename_backend("xla")
     answer()
+    answer_for_graphs()
 
 
 # The number of ordinals that PyTorch's C++ sees.
@@ -190,11 +194,6 @@ def is_tf32_supported() -> bool:
     return capability is not None and capability >= (8, 0)
 
 
-def is_current_stream_capturing() -> bool:
-    """Return False: nothing is captured from a stream."""
-    return False
-
-
 def init() -> None:
     """Start the client, which the first use of a device does by itself."""
     devices.device_at(devices.current_index()).target  # noqa: B018
@@ -232,7 +231,7 @@ module = types.ModuleType("torch.xla", "The device module of `xla`: what `torch.
 for _member in (
     is_available, is_initialized, init, device_count, current_device, set_device, device, device_of,
     get_amp_supported_dtype, get_device_properties, get_device_name, get_device_capability, is_bf16_supported,
-    is_tf32_supported, is_current_stream_capturing, ipc_collect, _is_in_bad_fork, _lazy_init, _exchange_device,
+    is_tf32_supported, ipc_collect, _is_in_bad_fork, _lazy_init, _exchange_device,
 ):  # fmt: skip
     setattr(module, _member.__name__, _member)
 module._maybe_exchange_device = _exchange_device  # type: ignore[attr-defined]
@@ -254,6 +253,11 @@ def _add_part(name: str, doc: str, members: dict[str, Any]) -> None:
 
 _add_part("memory", "The memory of `xla` devices: statistics, peaks, snapshots.", {**MEMORY, **SNAPSHOT})
 vars(sys.modules["torch.xla.memory"]).update(HISTORY)
+_add_part(
+    "graphs",
+    "Graphs of `xla`: what is recorded once and replayed.",
+    {**GRAPHS, "make_graphed_callables": make_graphed_callables},
+)
 _add_part("random", "The random states of `xla` devices.", RANDOM)
 _add_part("streams", "Streams and events of `xla`: one order of execution for each device.", STREAMS)
 module.amp = amp  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...compat.names import torch as private
-from ...step import in_flight
+from ...step import in_flight, is_capturing
 from ...step.sync import sync_device
 from ...tensor import device as devices
 from ...tensor.device_names import index_or_current as _index
@@ -40,6 +40,10 @@ class Stream(torch.Stream):
     def query(self) -> bool:
         """Return true: the next operation waits by itself."""
         return True
+
+    def is_capturing(self) -> bool:
+        """Return whether operations on its device are being captured as a graph."""
+        return is_capturing() and is_capturing(devices.device_at(self.device.index))
 
     def wait_stream(self, stream: torch.Stream) -> None:
         """Do nothing: there is one stream."""
@@ -78,7 +82,10 @@ class Event(torch.Event):
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Mark this point, and start the recorded operations. An event with timing waits for them, too."""
-        sync_device(devices.device_at(self._index), wait=self._takes_time)
+        device = devices.device_at(self._index)
+        if is_capturing(device):
+            return  # it marks a point in the graph, which the host does not see
+        sync_device(device, wait=self._takes_time)
         self._reached = time.perf_counter()
 
     def elapsed_time(self, end_event: torch.Event) -> float:

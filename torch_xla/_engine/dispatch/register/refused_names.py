@@ -10,8 +10,8 @@ _ALLOCATOR = (
 _FRACTION = "PJRT reads this once, before the client starts: set XLA_PYTHON_CLIENT_MEM_FRACTION before Python starts"
 _STREAMS = "a device has one stream, PJRT's. torch.xla.current_stream() is that"
 _GRAPHS = (
-    "each step is one program already, and torch_xla.compile(function, replay=True) starts it without recording: what "
-    "a graph of CUDA is for"
+    "a graph of xla is a torch.xla.XLAGraph, whose debug_dump(file) writes StableHLO. torch.accelerator.Graph makes a "
+    "graph on each accelerator"
 )
 _SENSORS = "PJRT does not read the sensors of a device. Ask the tool of its maker (nvidia-smi, tpu-info)"
 _TYPES = "classes of tensors by device are deprecated in PyTorch. Write torch.tensor(..., dtype=..., device='xla')"
@@ -35,13 +35,7 @@ REASONS: dict[str, str] = {
     ),
     **dict.fromkeys(("get_per_process_memory_fraction", "set_per_process_memory_fraction"), _FRACTION),
     **dict.fromkeys(("ExternalStream", "get_stream_from_external", "GreenContext"), _STREAMS),
-    **dict.fromkeys(
-        (
-            "CUDAGraph", "XPUGraph", "export_dot", "export_graph_data", "graph", "graph_annotations", "graphs",
-            "graph_pool_handle", "make_graphed_callables",
-        ),
-        _GRAPHS,
-    ),
+    **dict.fromkeys(("CUDAGraph", "XPUGraph", "export_dot", "export_graph_data", "graph_annotations"), _GRAPHS),
     **dict.fromkeys(
         ("clock_rate", "list_gpu_processes", "memory_usage", "power_draw", "temperature", "utilization"), _SENSORS
     ),
