@@ -1,7 +1,7 @@
 """Compile programs for TPUs and GPUs on a machine that has neither, and print which ones compile.
 
     python -m tests.devices                             models, kernels and collectives for v5e and H100
-    python -m tests.devices operators --on v5e --every 10
+    python -m tests.devices operators --on v5e --every 10 --dtype int64
     make test-devices ARGS="models --on v6e,h100"
 
 It needs the compilers: `pip install 'torch_xla[plan-tpu,plan-cuda12]'`. The exit status is 1 if a case fails.
@@ -11,8 +11,11 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
-from tests.devices.parts import PARTS, Case
+import torch
+
+from tests.devices.parts import PARTS, Case, operators
 from torch_xla import debug
 
 # The topologies for one and for four devices.
@@ -45,14 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help="(default: all but operators)")
     parser.add_argument("--on", default="v5e,h100", help=f"some of {', '.join(TARGETS)} (default: v5e,h100)")
     parser.add_argument("--every", type=int, default=1, help="each how many-th case (default: every one)")
+    parser.add_argument("--dtype", default="float32", help="of the operators' samples (default: float32)")
     options = parser.parse_args(arguments)
+    parts = {**PARTS, "operators": partial(operators, getattr(torch, options.dtype))}
     failed = 0
     for target in options.on.split(","):
         for part in options.parts or USUAL:
             if part in TPU_ONLY and not target.startswith("v"):
                 continue
             start, count, wrong = time.perf_counter(), 0, []
-            for number, case in enumerate(PARTS[part]()):
+            for number, case in enumerate(parts[part]()):
                 if number % options.every == 0:
                     count += 1
                     if said := compiled(case, target):

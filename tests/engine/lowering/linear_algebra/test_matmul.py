@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+import torch_xla
 from tests.support.rules import apply_rule, check_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
+from tests.support.topologies import needs_tpu_compiler
 from torch_xla._engine.lowering.linear_algebra import matmul
 
 aten = torch.ops.aten
@@ -345,3 +348,21 @@ def test_what_is_added_does_not_enlarge_a_product(beta: int) -> None:
         torch.addmm(x, x, x.mT, beta=beta)
     with pytest.raises(RuntimeError, match="size mismatch"):
         torch.addmv(x[0], x, x[0], beta=beta)
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+def test_products_of_64_bit_integers_on_a_tpu() -> None:
+    large = torch.randint(-(2**62), 2**62, (2, 3, 4, 5), generator=torch.Generator().manual_seed(0))
+    left, right = large[0], large[1].transpose(1, 2)
+    check_rule(aten.mm.default, left[0], right[0])
+    check_rule(aten.bmm.default, left, right)
+    check_rule(aten.mv.default, left[0], right[0, :, 0])
+    check_rule(aten.dot.default, left[0, 0], right[0, :, 0])
+
+
+@needs_tpu_compiler
+def test_a_tpu_multiplies_64_bit_integers_without_their_products_in_memory() -> None:
+    left = torch.ones(128, 128, dtype=torch.int64, device="xla")
+    torch_xla.sync()
+    program = torch_xla.debug.plan(lambda: left @ left, topology="v5e:1x1", steps=1).programs[0]
+    assert program.sizes.intermediate < 128**3

@@ -55,7 +55,26 @@ def contract(
             return _of_bfloat16(dims, left, right)
         if prod(left.shape[dim] for dim in batch[0]) == 1:
             return _of_one_batch(dims, batch, left, right)
-    return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
+
+    def product(left: jax.Array, right: jax.Array) -> jax.Array:
+        return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
+
+    if left.dtype in (np.int64, np.uint64):
+        # XLA has no product of 64-bit integers for a TPU, but their products and sums.
+        return lax.platform_dependent(left, right, tpu=partial(_products_and_sums, dims, batch), default=product)
+    return product(left, right)
+
+
+def _products_and_sums(dims: Dims, batch: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    def ordered(array: jax.Array, own: tuple[int, ...], summed: tuple[int, ...]) -> tuple[jax.Array, list[int]]:
+        free = [dim for dim in range(array.ndim) if dim not in own and dim not in summed]
+        return lax.transpose(array, (*own, *free, *summed)), [array.shape[dim] for dim in free]
+
+    (left, rows), (right, columns) = map(ordered, (left, right), batch, dims)
+    lead, tail = len(batch[0]), tuple(range(-len(dims[0]), 0))
+    left = jnp.expand_dims(left, tuple(range(lead + len(rows), lead + len(rows) + len(columns))))
+    right = jnp.expand_dims(right, tuple(range(lead, lead + len(rows))))
+    return jnp.sum(left * right, tail)
 
 
 def _are_neighbours(dims: tuple[int, ...]) -> bool:
