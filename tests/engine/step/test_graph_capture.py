@@ -4,6 +4,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -180,6 +181,16 @@ def test_an_optimizer_that_counts_on_the_host_is_refused() -> None:
         captured(optimizer.step)
     captured(torch.optim.SGD([weight], lr=0.5).step).replay()
     assert weight.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("make", [partial(torch.optim.Adam, capturable=True), partial(torch.optim.SGD, momentum=0.9)])
+def test_state_that_an_optimizer_makes_in_a_capture_is_refused(make: Callable[..., torch.optim.Optimizer]) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device="xla"))
+    optimizer = make([weight], lr=0.5)
+    weight.grad = torch.ones(2, device="xla")
+    with pytest.raises(RuntimeError, match="made its state .* during the capture.*Train for one step before"):
+        captured(optimizer.step)
+    assert weight.tolist() == [1.0, 1.0] and not graph_capture.is_capturing()
 
 
 REFUSED: list[tuple[str, Callable[[torch.Tensor], object]]] = [

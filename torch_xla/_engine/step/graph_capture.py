@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..compile import program_cache
 from ..compile.program import Program
@@ -134,6 +134,7 @@ class Capture:
     def __init__(self, device: Device, generators: Sequence[Generator], is_local: bool) -> None:
         self.device = device
         self._generators = [device.generator, *generators]
+        self._hooks: list[Any] = []
         self._thread = threading.get_ident() if is_local else None  # the only one that may not transfer
 
     def begin(self) -> None:
@@ -158,7 +159,10 @@ class Capture:
             _running = self
             observers.register("describe_run", self._refuse_run)
             events.guard(self._heard)
-        self._hook = register_optimizer_step_pre_hook(_look_at_optimizer)
+        self._hooks = [
+            register_optimizer_step_pre_hook(_look_at_optimizer),
+            register_optimizer_step_post_hook(self._look_at_state),
+        ]
 
     def _separate(self) -> None:
         """Give each storage a value of its own, whose numbers the host does not know.
@@ -198,6 +202,18 @@ class Capture:
             )
         self.refuse("a value is read on the host. Read it after a replay")
 
+    def _look_at_state(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Refuse state that an optimizer made during the capture: each replay would begin with it."""
+        known = {id(storage) for storage, _ in self._before}
+        for state in optimizer.state.values():
+            for name, each in state.items():
+                if isinstance(each, torch.Tensor) and each.device.type == "xla":
+                    if id(each.untyped_storage()) not in known:
+                        raise RuntimeError(
+                            f"graph capture: {type(optimizer).__name__} made its state ({name!r}) during the capture, "
+                            f"so each replay would make it anew. Train for one step before the capture."
+                        )
+
     def end(self) -> CapturedGraph:
         """Return what was recorded as a graph, and leave the memory as it was at `begin`."""
         gc.collect()
@@ -214,7 +230,8 @@ class Capture:
         if _running is not self:
             return
         with LOCK:
-            self._hook.remove()
+            for hook in self._hooks:
+                hook.remove()
             events.unguard(self._heard)
             observers.register("describe_run", None)
             _running = None
