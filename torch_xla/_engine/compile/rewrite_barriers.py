@@ -250,8 +250,12 @@ def _reduce(module: EditedModule, operation: Any) -> None:
     """Keep apart what XLA joins.
 
     The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
-    order, and that of one element the element."""
+    order, and that of one element the element. LLVM may reorder the factors of a product: that of exp(x) becomes exp of
+    the sum, that of x * c the product times a power of c."""
     bodies = [each.name for each in operation.regions[0].blocks[0].operations]
+    if bodies == ["stablehlo.multiply", "stablehlo.return"] and _is_computed(module, operation.operands[0]):
+        with operation.location, ir.InsertionPoint(operation):
+            operation.operands[0] = _one_nan(operation.operands[0])
     if bodies != ["stablehlo.add", "stablehlo.return"]:
         return
     operand = narrow = operation.operands[0]
@@ -264,11 +268,27 @@ def _reduce(module: EditedModule, operation: Any) -> None:
         _without_sign(operation)
 
 
+def _is_computed(module: EditedModule, value: Any) -> bool:
+    """Return whether a program computes a float in an operation that LLVM may join with what reads it."""
+    sources = {source.name for source in module.sources(value)}
+    return _is_float(value.type) and not sources <= {"stablehlo.constant", "stablehlo.select"}
+
+
+def _one_nan(value: Any) -> Any:
+    """Return `value` as a choice between it and NaN: LLVM reads nothing through that, but reads through barriers."""
+    is_nan = stablehlo.CompareOp(value, value, stablehlo.ComparisonDirectionAttr.get("NE"))
+    return stablehlo.SelectOp(is_nan.result, filled(value.type, float("nan")), value).result
+
+
 def _dot(module: EditedModule, operation: Any) -> None:
-    """Keep a product of matrices with one term for each element from becoming that term: the sum starts with 0."""
+    """Keep a product of matrices with one term for each element from becoming that term: the sum starts with 0.
+
+    Such a product also needs the barriers of a product of numbers.
+    """
     numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
     size = ir.RankedTensorType(operation.operands[0].type).shape
     if all(size[axis] == 1 for axis in numbers.lhs_contracting_dimensions):
+        _multiply(module, operation)
         _without_sign(operation)
 
 

@@ -178,7 +178,10 @@ def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tenso
 
 
 def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int, *args: Any, **kwargs: Any) -> Any:
-    kernel = ours if rng_prims.get_device(args[first:], kwargs) == "xla" else theirs
+    # PyTorch's own function for this names no device of others before 2.13.
+    named = kwargs.get("device")
+    devices = [torch.device(named)] if named else [each.device for each in args[first:] if torch.is_tensor(each)]
+    kernel = ours if any(device.type == "xla" for device in devices) else theirs
     return kernel(*args, **kwargs)
 
 
