@@ -180,6 +180,21 @@ def test_a_cache_of_keys_and_values_that_grows_needs_a_program_for_each_doubling
         assert sum(compiled) == 0, compiled
 
 
+def test_texts_that_are_chosen_keep_growing() -> None:
+    with torch.no_grad():
+        for device in ("cpu", "xla"):
+            x = torch.arange(24.0, device=device).view(2, 2, 3, 2)
+            for chosen in ([1, 0], [1, 1], [0, 1]):
+                x = torch.cat([x, x[:, :, :1] + 1], -2).index_select(0, torch.tensor(chosen, device=device))
+            if device == "cpu":
+                expected = x
+        assert isinstance(x.untyped_storage().value, Grown)  # type: ignore[attr-defined]
+        assert x.cpu().equal(expected) and x.stride() == expected.stride()
+        assert x.index_select(-2, torch.tensor([4, 1], device="xla")).cpu().equal(expected[:, :, [4, 1]])
+        with pytest.raises(IndexError):
+            x.index_select(7, torch.tensor([0], device="xla"))
+
+
 def test_with_gradients_rows_are_concatenated_as_they_are() -> None:
     x = torch.ones(2, 2, 3, 4, device="xla", requires_grad=True)
     longer = torch.cat([torch.cat([x, x[:, :, :1]], -2), x[:, :, :1]], -2)

@@ -131,6 +131,16 @@ def test_a_capacity_is_the_next_power_of_two(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(counts) == 2 + 4  # for 8, 16, 32 and 64
 
 
+def test_two_programs_that_take_turns_grow_by_two() -> None:
+    x, counts = torch.ones(4, dtype=torch.float64).to("xla"), []
+    for n in range(3, 17):
+        before = compiled()
+        name = "mean" if n % 2 else "softmax"
+        torch.testing.assert_close(STEPS[name](x, n).cpu(), STEPS[name](x.cpu(), n))
+        counts.append(compiled() - before)
+    assert sum(counts) <= 6 and not any(counts[6:]), counts
+
+
 def test_sizes_that_change_without_growing_by_one_keep_their_programs() -> None:
     x, counts = torch.ones(4).to("xla"), []
     shared = metrics.counter_value("GrowingSizesShared")

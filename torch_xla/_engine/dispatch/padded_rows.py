@@ -96,6 +96,20 @@ def _looking_at_no_element(name: str) -> Kernel:
     return kernel
 
 
+def keeping_room(record: Kernel) -> Kernel:
+    """Return the kernel of an operator with (self, dim, index): its result grows as `self` does along another `dim`."""
+
+    def kernel(self: Tensor, dim: int, index: Tensor) -> Any:
+        grown = value_of(self) if self.device.type == "xla" else None
+        if not isinstance(grown, padded_rows.Grown) or not shows_all(self, grown.spec):
+            return record(self, dim, index)
+        if not -self.dim() <= dim < self.dim() or dim % self.dim() == self.dim() + grown.dim:
+            return record(self, dim, index)
+        return wrap(padded_rows.Grown(value_of(record(wrap(grown.room), dim, index)), grown.length, grown.dim))
+
+    return kernel
+
+
 KERNELS = {
     "cat": cat,
     "constant_pad_nd": constant_pad_nd,

@@ -33,6 +33,9 @@ _LEAST = 256  # a power of two
 # A size of 1 is repeated where another one is not.
 _SHORTEST = 2
 
+# Two programs that take turns grow by two each. What grows by more is no text.
+_MOST_AT_ONCE = 4
+
 _shared, _refused = metrics.counter("GrowingSizesShared"), metrics.counter("GrowingSizesRefused")
 
 
@@ -104,9 +107,10 @@ class _Form:
         """
         if self.slopes is None:
             growth = sizes - self.latest
-            grows = bool((growth == 1).any())
+            step = int(np.gcd.reduce(growth))
+            grows = bool((growth == step).any()) and 0 < step <= _MOST_AT_ONCE
             if grows and (reads_grown or (self.growth is not None and np.array_equal(growth, self.growth))):
-                self.slopes = growth
+                self.slopes = growth // step
             self.latest, self.growth = sizes, growth if grows else None
             if self.slopes is None:
                 return None

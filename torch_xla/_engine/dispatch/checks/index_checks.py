@@ -12,6 +12,7 @@ from ...metrics.user_lines import user_frame
 from ...tensor.device import device_for
 from ...tensor.host_known_values import Asked, known_numbers
 from ..op_schema import operator_of
+from ..padded_rows import keeping_room
 from ..recording_kernel import recorder
 from . import cpu_errors
 
@@ -40,6 +41,8 @@ def _is_outside(index: object, size: int, from_end: bool = True) -> bool:
 def by_dimension(name: str) -> Callable[..., Any]:
     """Return the kernel of an operator with (self, dim, index, …). The index of `index_fill` may be on the CPU."""
     record = recorder(f"aten::{name}")
+    if name == "index_select":  # so beam search chooses among texts
+        record = keeping_room(record)
     fills = from_end = name.startswith("index_fill")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
