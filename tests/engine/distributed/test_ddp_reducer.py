@@ -65,19 +65,47 @@ def test_a_reducer_is_made_by_keywords_too() -> None:
     assert parameters[1].grad is None and made._watches
 
 
-def test_a_hook_for_buckets_is_refused_where_there_are_none() -> None:
-    net = DistributedDataParallel(Net().to("xla"), find_unused_parameters=True)
-    with pytest.raises(NotImplementedError, match="a communication hook is called for buckets, of which there are"):
-        net.register_comm_hook(None, lambda state, bucket: None)
-    plain = DistributedDataParallel(Net().to("xla"))
-    assert not plain.reducer._watches
-    assert ddp_reducer._check_hook(plain.reducer) is plain.process_group
-    assert ddp_reducer._check_hook(None) is None
+class Two(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(2, 1, bias=False).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).sum() + self.wide(x.double()).sum()
 
 
+def test_a_hook_gets_the_gradients_of_all_parameters() -> None:
+    seen = []
+
+    def hook(scale: float, bucket: ddp_reducer.Bucket) -> torch.futures.Future[torch.Tensor]:
+        assert [part.shape for part in bucket.gradients()] == [each.shape for each in bucket.parameters()]
+        seen.append((bucket.index(), bucket.is_last(), bucket.buffer().dtype, bucket.buffer().tolist()))
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer() * scale)
+        return future
+
+    net = DistributedDataParallel(Two().to("xla"), find_unused_parameters=True)
+    net.register_comm_hook(10.0, hook)
+    net(torch.ones(3, 2).to("xla")).backward()
+    assert seen == [(0, False, torch.float32, [3.0, 3.0, 0.0, 0.0]), (1, True, torch.float64, [3.0, 3.0])]
+    assert net.module.used.weight.grad.tolist() == net.module.wide.weight.grad.tolist() == [[30.0, 30.0]]
+    assert net.module.unused.weight.grad is None
+
+
+def test_an_error_of_a_hook_reaches_the_backward_pass() -> None:
+    def hook(state: None, bucket: ddp_reducer.Bucket) -> torch.futures.Future[torch.Tensor]:
+        raise ConnectionError("a peer is lost")
+
+    net = DistributedDataParallel(Net().to("xla"), static_graph=True)
+    net.register_comm_hook(None, hook)
+    with pytest.raises(ConnectionError, match="a peer is lost"):
+        net(torch.ones(3, 2).to("xla")).sum().backward()
+
+
+@pytest.mark.parametrize("finds", [False, True])
 @pytest.mark.parametrize("kind", ["ALLREDUCE", "FP16_COMPRESS"])
-def test_pytorchs_built_in_hooks_reduce(kind: str) -> None:
-    net = DistributedDataParallel(nn.Linear(2, 1, bias=False).to("xla"))
+def test_pytorchs_built_in_hooks_reduce(kind: str, finds: bool) -> None:
+    net = DistributedDataParallel(nn.Linear(2, 1, bias=False).to("xla"), find_unused_parameters=finds)
     net._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, kind))  # type: ignore[attr-defined]
     net(torch.ones(3, 2).to("xla")).sum().backward()
     assert net.module.weight.grad.tolist() == [[3.0, 3.0]]

@@ -4,6 +4,7 @@ PyTorch's reducer needs pinned memory from a C++ backend to exchange the set of 
 reduced after the backward pass: the step is one program, in which the compiler starts each exchange as early as it can.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,41 @@ from ..compat.names import torch as private
 from ..compat.names import torch_distributed
 from ..processes import coordination, identity
 from . import collective_arguments
+
+
+class Bucket:
+    """All gradients of one dtype, as a communication hook takes them: what PyTorch calls a `GradBucket`."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], index: int, is_last: bool) -> None:
+        self._parameters, self._index, self._is_last = list(parameters), index, is_last
+        self._buffer = torch.cat(
+            [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
+        )
+
+    def buffer(self) -> torch.Tensor:
+        """Return the gradients, one behind the other; zeros are those of parameters without one."""
+        return self._buffer
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Replace the gradients."""
+        self._buffer = buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the parts of the buffer, in the shapes of the parameters."""
+        parts = self._buffer.split([each.numel() for each in self._parameters])
+        return [part.view(each.shape) for part, each in zip(parts, self._parameters, strict=True)]
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters."""
+        return self._parameters
+
+    def index(self) -> int:
+        """Return the place of the bucket in the backward pass."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Return whether no bucket comes after this one."""
+        return self._is_last
 
 
 class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
@@ -36,12 +72,13 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
     ) -> None:
         before = params, bucket_indices, per_bucket_size_limits, process_group, list(expect_sparse_gradients)
         super().__init__(*before, bucket_bytes_cap, False, *arguments, **options)
-        self._parameters, self._group = list(params), process_group
+        self._parameters, self.group = list(params), process_group
         self._is_static = False
         self._used: set[int] = set()
         self._known: list[int] | None = None
         self._is_armed = self._is_queued = False
         self._watches = False
+        self._hook: Callable[[Bucket], Any] | None = None
         if find_unused_parameters:
             self._watch()
 
@@ -62,6 +99,12 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
             self._queue()
 
         return note
+
+    def call(self, state: Any, hook: Callable[[Any, Any], Any]) -> bool:
+        """Let `hook` exchange the gradients, and return whether it is called here; else PyTorch's reducer calls it."""
+        if self._watches:
+            self._hook = functools.partial(hook, state)
+        return self._watches
 
     def prepare_for_backward(self, outputs: torch.Tensor | Sequence[torch.Tensor]) -> None:
         """Let the next backward pass reduce."""
@@ -95,13 +138,30 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients: list[torch.Tensor] = [self._parameters[index].grad for index in indices]  # type: ignore[misc]
-        if gradients:
-            self._group.allreduce_coalesced(gradients)
-            collective_arguments.write(gradients, [gradient / self._group.size() for gradient in gradients])
+        if self._hook is not None:
+            self._exchange_by_hook(set(indices))
+        elif gradients:
+            self.group.allreduce_coalesced(gradients).wait()
+            collective_arguments.write(gradients, [gradient / self.group.size() for gradient in gradients])
+
+    def _exchange_by_hook(self, used: set[int]) -> None:
+        """Give the hook the gradients of all parameters, in buckets that are the same in each process and pass."""
+        assert self._hook is not None
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for index, parameter in enumerate(self._parameters):
+            by_dtype.setdefault(parameter.dtype, []).append(index)
+        for number, members in enumerate(by_dtype.values(), 1):
+            bucket = Bucket([self._parameters[index] for index in members], number - 1, number == len(by_dtype))
+            result = self._hook(bucket).wait()
+            bucket.set_buffer(result if isinstance(result, torch.Tensor) else result[0])
+            kept = [
+                (self._parameters[i].grad, new) for i, new in zip(members, bucket.gradients(), strict=True) if i in used
+            ]
+            collective_arguments.write([old for old, _ in kept], [new for _, new in kept])
 
     def _used_by_all(self) -> list[int]:
         own = bytes(index in self._used for index in range(len(self._parameters)))
-        size = self._group.size()
+        size = self.group.size()
         if size == 1:
             found = [own]
         elif size == identity.process_count():
@@ -109,7 +169,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
         else:
             # Of a part of the processes only these come here, and they speak through the device.
             used = torch.tensor(list(own), dtype=torch.int32, device=self._parameters[0].device)
-            self._group.allreduce([used])
+            self.group.allreduce([used]).wait()
             found = [bytes(map(bool, used.tolist()))]
         return [index for index in range(len(own)) if any(each[index] for each in found)]
 
@@ -122,17 +182,4 @@ def install() -> None:
         on_xla = bool(params) and all(parameter.device.type == "xla" for parameter in params)
         return (UsedParameters if on_xla else usual)(params, *arguments, **options)
 
-    torch_distributed.give_data_parallel(make, _check_hook)
-
-
-def _check_hook(reducer: Any) -> Any:
-    """Return the group of a reducer that is ours, and None of others."""
-    if not isinstance(reducer, UsedParameters):
-        return None
-    if reducer._watches:
-        raise NotImplementedError(
-            "DistributedDataParallel on xla: a communication hook is called for buckets, and there are none with "
-            "find_unused_parameters or static_graph: all gradients are reduced together in the step's program. Leave "
-            "out the hook, or these arguments"
-        )
-    return reducer._group
+    torch_distributed.give_data_parallel(make, UsedParameters)

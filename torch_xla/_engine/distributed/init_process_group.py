@@ -9,7 +9,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from ..compat.names import torch_distributed
 from ..processes import coordination, identity
-from . import cluster_processes, ddp_reducer, framework_lists, point_to_point
+from . import cluster_processes, ddp_reducer, framework_lists, point_to_point, staged_collectives
 from .process_group import XlaGroup
 
 _registered = False
@@ -25,12 +25,13 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     for scheme in ("xla", "pjrt"):
         torch_distributed.register_rendezvous_handler(scheme, meet)
     framework_lists.complete()
+    staged_collectives.register()
+    ddp_reducer.install()
 
 
 @functools.cache
 def _patch() -> None:
     """Replace, with the first group, what PyTorch does for groups in C++ alone: programs without one keep PyTorch's."""
-    ddp_reducer.install()
     torch_distributed.give_batches_end(XlaGroup, point_to_point.batch)
     torch_distributed.keep_objects_on_host(XlaGroup)
     torch_distributed.give_gather_results()

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -97,6 +98,84 @@ def give_gather_results() -> torch.library.Library:
     library = torch.library.Library("_c10d_functional", "IMPL")
     library.impl("all_gather_into_tensor_out", _gather_into, "PrivateUse1")
     return library
+
+
+_implementations: list[torch.library.Library] = []
+
+
+def implement(operators: dict[str, Callable[..., Any]]) -> None:
+    """Implement operators of `torch.distributed` for tensors on `xla`, once. A group in Python does not come to them.
+
+    PyTorch's own ask for a backend in C++, and it warns when they are replaced.
+    """
+    if not _implementations:
+        library = torch.library.Library("c10d", "IMPL")
+        _implementations.append(library)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name, implementation in operators.items():
+                library.impl(name, implementation, "PrivateUse1")
+
+
+def let_gloo_take(device: str) -> None:
+    """Name Gloo as a backend of a device type, as it is of "cuda", in groups that are made for all that it takes."""
+    taken = Backend.backend_capability[Backend.GLOO]
+    if device not in taken:
+        taken.append(device)
+
+
+def operator(name: str) -> Any:
+    """Return an operator of `torch.distributed`, which groups written in C++ call."""
+    return getattr(torch.ops.c10d, name).default
+
+
+def group_of(given: Any) -> Any:
+    """Return the group that an operator of `torch.distributed` was given."""
+    return _c10d.ProcessGroup.unbox(given)
+
+
+def work_of(returned: Any) -> Any:
+    """Return the work that an operator of `torch.distributed` returned."""
+    return _c10d.Work.unbox(returned)
+
+
+def future_of(work: Any) -> Any:
+    """Return the future with which a work ends, or None where there is none: of exchanges by Gloo."""
+    try:
+        return work.get_future()
+    except RuntimeError:
+        return None
+
+
+class Received(Work):  # type: ignore[misc]
+    """A receipt from any process: a work that tells the sender, as those of futures do not."""
+
+    def __init__(self, work: Any, future: Any) -> None:
+        super().__init__()
+        self._work, self._future = work, future
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait until the tensors have arrived."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the tensors have arrived."""
+        return bool(self._future.done())
+
+    def get_future(self) -> Any:
+        """Return the future that ends with this work."""
+        return self._future
+
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
+
+
+def given_back(ended: Any) -> Any:
+    """Return what an operator returns for a work, or for a future with which its work ends."""
+    if not isinstance(ended, Work):
+        ended = _c10d._create_work_from_future(ended)  # type: ignore[attr-defined]
+    return ended.boxed()
 
 
 def has_gloo() -> bool:
@@ -285,25 +364,25 @@ def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Te
     ]
 
 
-def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any]) -> None:
-    """Make `DistributedDataParallel` use `make` for its reducer, and `check_hook` see a reducer that gets a hook.
+def give_data_parallel(make: Callable[..., Any], watching: Any) -> None:
+    """Make `DistributedDataParallel` use `make` for its reducer, and give hooks to those of the class `watching`.
 
-    `check_hook` returns the reducer's group if it is a Python process group: PyTorch's C++ compression hook does not
-    accept the works of one, so its Python hook is registered instead.
+    PyTorch's C++ compression hook does not accept the works of a Python process group, so its Python hook is used
+    instead.
     """
     by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
     by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]
 
     def register(reducer: Any, state: Any, hook: Any) -> None:
-        check_hook(reducer)
-        by_python(reducer, state, hook)
+        if not (isinstance(reducer, watching) and reducer.call(state, hook)):
+            by_python(reducer, state, hook)
 
     def register_builtin(reducer: Any, kind: Any) -> None:
-        group = check_hook(reducer)
-        if group is None or kind != _c10d.BuiltinCommHookType.FP16_COMPRESS:
+        if not isinstance(reducer, watching):
             return by_name(reducer, kind)
         hooks: Any = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
-        return by_python(reducer, group, hooks.fp16_compress_hook)
+        is_narrow = kind == _c10d.BuiltinCommHookType.FP16_COMPRESS
+        return register(reducer, reducer.group, hooks.fp16_compress_hook if is_narrow else hooks.allreduce_hook)
 
     patch_list.reducer.put(make)
     patch_list.hook_of_reducer.put(register)
