@@ -93,7 +93,7 @@ def run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} - SHARED == {*NEEDS, *COMPARISONS}
+    assert {path.name for path in EXAMPLES.glob("*.py")} - SHARED == {*NEEDS, *COMPARISONS, "torchft_training.py"}
 
 
 def skip_without(needed: list[str]) -> None:
@@ -147,6 +147,15 @@ def test_loaders_resume_behind_the_last_batch_that_was_given_out(library: str, w
     done = run("-W", "ignore", str(ROOT / "tests" / "support" / "resumed_loaders.py"), library)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("resumed") == ways, done.stdout
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("way", ["ddp", "localsgd", "diloco"])
+def test_replicas_of_torchft_are_killed_and_come_back(way: str) -> None:
+    skip_without(["torchft"])
+    done = run("-W", "ignore", str(EXAMPLES / "torchft_training.py"), "--kills", "3", "--way", way)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"largest difference .* \d\.\de[-+]\d+$", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.slow

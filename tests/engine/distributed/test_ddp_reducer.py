@@ -77,7 +77,7 @@ class Two(Net):
 def test_a_hook_gets_the_gradients_of_all_parameters() -> None:
     seen = []
 
-    def hook(scale: float, bucket: ddp_reducer.Bucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(scale: float, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         assert [part.shape for part in bucket.gradients()] == [each.shape for each in bucket.parameters()]
         seen.append((bucket.index(), bucket.is_last(), bucket.buffer().dtype, bucket.buffer().tolist()))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -93,7 +93,7 @@ def test_a_hook_gets_the_gradients_of_all_parameters() -> None:
 
 
 def test_an_error_of_a_hook_reaches_the_backward_pass() -> None:
-    def hook(state: None, bucket: ddp_reducer.Bucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         raise ConnectionError("a peer is lost")
 
     net = DistributedDataParallel(Net().to("xla"), static_graph=True)

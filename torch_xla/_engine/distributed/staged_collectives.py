@@ -21,9 +21,6 @@ _OPERATORS = (
     "recv_", "recv_any_source_",
 )  # fmt: skip
 
-# The work that a thread made last: Python would forget its class while C++ hands it to the caller.
-_latest = threading.local()
-
 
 def register() -> None:
     """Let the operators of `torch.distributed` take `xla` tensors in groups without a backend for them, once."""
@@ -53,11 +50,8 @@ def _staged(name: str) -> Callable[..., Any]:
                 copies += _flat(copied)
         answer = operator(*staged)
         work = torch_distributed.work_of(answer[1] if returns_tensors else answer)
-        ended = _written_after(work, targets, copies)
-        if name == "recv_any_source_":
-            ended = _latest.received = torch_distributed.Received(work, ended)
-        ended = torch_distributed.given_back(ended)
-        return (arguments[0], ended) if returns_tensors else ended
+        given = torch_distributed.HostWork(work, _written_after(work, targets, copies)).boxed()
+        return (arguments[0], given) if returns_tensors else given
 
     return call
 

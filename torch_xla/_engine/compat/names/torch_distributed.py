@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._C import _distributed_c10d as _c10d
@@ -147,35 +147,37 @@ def future_of(work: Any) -> Any:
         return None
 
 
-class Received(Work):  # type: ignore[misc]
-    """A receipt from any process: a work that tells the sender, as those of futures do not."""
+class HostWork(Work):  # type: ignore[misc]
+    """A work on the host's memory, and a future that ends with what follows it. Waiting raises their errors.
+
+    A work that PyTorch makes of a future waits without raising, and tells no sender.
+    """
+
+    # C++ may be the only owner, and would lose these methods. Who launches a work waits for it, or takes its future.
+    _unwaited: ClassVar[set[Any]] = set()
 
     def __init__(self, work: Any, future: Any) -> None:
         super().__init__()
         self._work, self._future = work, future
+        self._unwaited.add(self)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until the tensors have arrived."""
+        """Wait until all has ended. The group's timeout limits how long."""
+        self._unwaited.discard(self)
         self._future.wait()
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the tensors have arrived."""
+        """Return whether all has ended."""
         return bool(self._future.done())
 
     def get_future(self) -> Any:
-        """Return the future that ends with this work."""
+        """Return the future."""
+        self._unwaited.discard(self)
         return self._future
 
     def _source_rank(self) -> int:
         return int(self._work._source_rank())
-
-
-def given_back(ended: Any) -> Any:
-    """Return what an operator returns for a work, or for a future with which its work ends."""
-    if not isinstance(ended, Work):
-        ended = _c10d._create_work_from_future(ended)  # type: ignore[attr-defined]
-    return ended.boxed()
 
 
 def has_gloo() -> bool:
