@@ -6,7 +6,7 @@ reduced after the backward pass: the step is one program, in which the compiler 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -154,10 +154,9 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
             bucket = Bucket([self._parameters[index] for index in members], number - 1, number == len(by_dtype))
             result = self._hook(bucket).wait()
             bucket.set_buffer(result if isinstance(result, torch.Tensor) else result[0])
-            kept = [
-                (self._parameters[i].grad, new) for i, new in zip(members, bucket.gradients(), strict=True) if i in used
-            ]
-            collective_arguments.write([old for old, _ in kept], [new for _, new in kept])
+            reduced, kept = bucket.gradients(), [place for place, index in enumerate(members) if index in used]
+            old = [cast(torch.Tensor, self._parameters[members[place]].grad) for place in kept]
+            collective_arguments.write(old, [reduced[place] for place in kept])
 
     def _used_by_all(self) -> list[int]:
         own = bytes(index in self._used for index in range(len(self._parameters)))
