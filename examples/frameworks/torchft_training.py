@@ -2,8 +2,8 @@
 
     python examples/frameworks/torchft_training.py --replicas 4 --kills 100 [--way localsgd]
 
-Needs `pip install torchft`. Each replica is a process with a runtime of its own; torchft's lighthouse tells who takes
-part in a step. A replica is killed by SIGKILL at a random moment and started anew: the others go on without it, and it
+Needs `pip install torchft`. Each replica is a process with a runtime of its own; torchft's lighthouse decides which of them
+take part in a step. A replica is killed by SIGKILL at a random moment and started anew: the others go on without it, and it
 comes back with the state of one of them. Every step trains on the same rows, divided over those who take part, so the
 losses are those of one process that was never killed.
 """
@@ -185,7 +185,7 @@ class Fleet:
             return subprocess.Popen(command, stdout=log, stderr=log)
 
     def told(self) -> list[dict[str, Any]]:
-        """Return what all replicas wrote, in order. Who is killed may leave a part of a line."""
+        """Return what all replicas wrote, in order. A killed replica may leave a part of a line."""
         lines = []
         for file in self.folder.glob("*.json"):
             for line in file.read_text().splitlines():
@@ -233,7 +233,7 @@ class Fleet:
 
 
 def check(told: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Compare the losses with those of one process that nobody kills."""
+    """Compare the losses with those of one process that is not killed."""
     by_step: dict[int, list[dict[str, Any]]] = {}
     for line in told:
         by_step.setdefault(line["step"], []).append(line)

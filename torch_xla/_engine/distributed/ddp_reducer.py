@@ -16,7 +16,7 @@ from ..processes import coordination, identity
 from . import collective_arguments
 
 
-class Bucket:
+class GradientBucket:
     """All gradients of one dtype, as a communication hook takes them: what PyTorch calls a `GradBucket`."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], index: int, is_last: bool) -> None:
@@ -78,7 +78,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
         self._known: list[int] | None = None
         self._is_armed = self._is_queued = False
         self._watches = False
-        self._hook: Callable[[Bucket], Any] | None = None
+        self._hook: Callable[[GradientBucket], Any] | None = None
         if find_unused_parameters:
             self._watch()
 
@@ -151,7 +151,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
         for index, parameter in enumerate(self._parameters):
             by_dtype.setdefault(parameter.dtype, []).append(index)
         for number, members in enumerate(by_dtype.values(), 1):
-            bucket = Bucket([self._parameters[index] for index in members], number - 1, number == len(by_dtype))
+            bucket = GradientBucket([self._parameters[index] for index in members], number - 1, number == len(by_dtype))
             result = self._hook(bucket).wait()
             bucket.set_buffer(result if isinstance(result, torch.Tensor) else result[0])
             reduced, kept = bucket.gradients(), [place for place, index in enumerate(members) if index in used]

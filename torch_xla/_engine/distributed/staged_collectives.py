@@ -31,11 +31,8 @@ def register() -> None:
 def _staged(name: str) -> Callable[..., Any]:
     """Return an operator of `torch.distributed` that exchanges copies in the host's memory."""
     operator = torch_distributed.operator(name)
-    written = [
-        argument.name.startswith("output") or (argument.name == "tensors" and name != "send")
-        for argument in operator._schema.arguments
-    ]
-    returns_tensors = len(operator._schema.returns) == 2
+    names, returns_tensors = torch_distributed.signature(operator)
+    written = [each.startswith("output") or (each == "tensors" and name != "send") for each in names]
 
     def call(*arguments: Any) -> Any:
         _check(name, next(torch_distributed.group_of(each) for each in arguments if type(each) is torch.ScriptObject))
@@ -75,7 +72,7 @@ def _written_after(work: Any, targets: Sequence[torch.Tensor], copies: Sequence[
         try:
             wait()
             write(targets, copies)
-        except Exception as error:
+        except Exception as error:  # in a thread of Gloo's: the future carries it to the one that waits
             ended.set_exception(error)
         else:
             ended.set_result(list(targets))

@@ -129,6 +129,12 @@ def operator(name: str) -> Any:
     return getattr(torch.ops.c10d, name).default
 
 
+def signature(operator: Any) -> tuple[list[str], bool]:
+    """Return the names of an operator's arguments, and whether it returns tensors beside its work."""
+    schema = operator._schema
+    return [argument.name for argument in schema.arguments], len(schema.returns) == 2
+
+
 def group_of(given: Any) -> Any:
     """Return the group that an operator of `torch.distributed` was given."""
     return _c10d.ProcessGroup.unbox(given)
