@@ -2,10 +2,10 @@
 
     python examples/frameworks/torchft_training.py --replicas 4 --kills 100 [--way localsgd]
 
-Needs `pip install torchft`. Each replica is a process with a runtime of its own; torchft's lighthouse decides which of them
-take part in a step. A replica is killed by SIGKILL at a random moment and started anew: the others go on without it, and it
-comes back with the state of one of them. Every step trains on the same rows, divided over those who take part, so the
-losses are those of one process that was never killed.
+Needs `pip install torchft`. Each replica is a process with a runtime of its own; torchft's lighthouse decides which of
+them take part in a step. A replica is killed by SIGKILL at a random moment and started anew: the others go on without
+it, and it comes back with the state of one of them. Every step trains on the same rows, divided over those who take
+part, so the losses are those of one process that was never killed.
 """
 
 import argparse

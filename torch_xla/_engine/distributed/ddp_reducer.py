@@ -78,7 +78,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
         self._known: list[int] | None = None
         self._is_armed = self._is_queued = False
         self._watches = False
-        self._hook: Callable[[GradientBucket], Any] | None = None
+        self._hook: Callable[[GradientBucket], torch.futures.Future[torch.Tensor]] | None = None
         if find_unused_parameters:
             self._watch()
 
@@ -100,7 +100,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
 
         return note
 
-    def call(self, state: Any, hook: Callable[[Any, Any], Any]) -> bool:
+    def call(self, state: object, hook: Callable[[object, GradientBucket], torch.futures.Future[torch.Tensor]]) -> bool:
         """Let `hook` exchange the gradients, and return whether it is called here; else PyTorch's reducer calls it."""
         if self._watches:
             self._hook = functools.partial(hook, state)

@@ -28,13 +28,13 @@ def register() -> None:
     torch_distributed.let_gloo_take("xla")
 
 
-def _staged(name: str) -> Callable[..., Any]:
+def _staged(name: str) -> Callable[..., object]:
     """Return an operator of `torch.distributed` that exchanges copies in the host's memory."""
     operator = torch_distributed.operator(name)
     names, returns_tensors = torch_distributed.signature(operator)
     written = [each.startswith("output") or (each == "tensors" and name != "send") for each in names]
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> object:
         _check(name, next(torch_distributed.group_of(each) for each in arguments if type(each) is torch.ScriptObject))
         targets: list[torch.Tensor] = []
         copies: list[torch.Tensor] = []
@@ -64,16 +64,18 @@ def _check(name: str, group: Any) -> None:
         )
 
 
-def _written_after(work: Any, targets: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> Any:
+def _written_after(
+    work: Any, targets: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]
+) -> torch.futures.Future[list[torch.Tensor]]:
     """Return a future that ends when `work` has ended and `targets` have got the values of their copies."""
-    ended: Any = torch.futures.Future()
+    ended: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 
-    def settle(wait: Callable[[], Any]) -> None:
+    def settle(wait: Callable[[], object]) -> None:
         try:
             wait()
             write(targets, copies)
         except Exception as error:  # in a thread of Gloo's: the future carries it to the one that waits
-            ended.set_exception(error)
+            ended.set_exception(error)  # type: ignore[arg-type]
         else:
             ended.set_result(list(targets))
 
@@ -85,7 +87,7 @@ def _written_after(work: Any, targets: Sequence[torch.Tensor], copies: Sequence[
     return ended
 
 
-def _on_host(argument: Any) -> Any:
+def _on_host(argument: object) -> object:
     """Return an argument of an operator with copies, in the host's memory, of its tensors on `xla`."""
     if isinstance(argument, torch.Tensor):
         return argument.detach().cpu().contiguous() if argument.device.type == "xla" else argument
@@ -94,8 +96,9 @@ def _on_host(argument: Any) -> Any:
     return argument
 
 
-def _flat(argument: Any) -> Sequence[torch.Tensor]:
+def _flat(argument: object) -> Sequence[torch.Tensor]:
     """Return the tensors of an argument, of lists of lists too."""
     if isinstance(argument, torch.Tensor):
         return [argument]
+    assert isinstance(argument, (list, tuple))
     return [tensor for each in argument for tensor in _flat(each)]

@@ -103,7 +103,7 @@ def give_gather_results() -> torch.library.Library:
 _implementations: list[torch.library.Library] = []
 
 
-def implement(operators: dict[str, Callable[..., Any]]) -> None:
+def implement(operators: dict[str, Callable[..., object]]) -> None:
     """Implement operators of `torch.distributed` for tensors on `xla`, once. A group in Python does not come to them.
 
     PyTorch's own ask for a backend in C++, and it warns when they are replaced.
@@ -135,12 +135,12 @@ def signature(operator: Any) -> tuple[list[str], bool]:
     return [argument.name for argument in schema.arguments], len(schema.returns) == 2
 
 
-def group_of(given: Any) -> Any:
+def group_of(given: torch.ScriptObject) -> Any:
     """Return the group that an operator of `torch.distributed` was given."""
     return _c10d.ProcessGroup.unbox(given)
 
 
-def work_of(returned: Any) -> Any:
+def work_of(returned: torch.ScriptObject) -> Any:
     """Return the work that an operator of `torch.distributed` returned."""
     return _c10d.Work.unbox(returned)
 
@@ -160,14 +160,14 @@ class HostWork(Work):  # type: ignore[misc]
     """
 
     # C++ may be the only owner, and would lose these methods. Who launches a work waits for it, or takes its future.
-    _unwaited: ClassVar[set[Any]] = set()
+    _unwaited: ClassVar[set["HostWork"]] = set()
 
-    def __init__(self, work: Any, future: Any) -> None:
+    def __init__(self, work: Work, future: "torch.futures.Future[list[torch.Tensor]]") -> None:
         super().__init__()
         self._work, self._future = work, future
         self._unwaited.add(self)
 
-    def wait(self, timeout: Any = None) -> bool:
+    def wait(self, timeout: object = None) -> bool:
         """Wait until all has ended. The group's timeout limits how long."""
         self._unwaited.discard(self)
         self._future.wait()
@@ -177,7 +177,7 @@ class HostWork(Work):  # type: ignore[misc]
         """Return whether all has ended."""
         return bool(self._future.done())
 
-    def get_future(self) -> Any:
+    def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
         """Return the future."""
         self._unwaited.discard(self)
         return self._future
@@ -372,7 +372,7 @@ def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Te
     ]
 
 
-def give_data_parallel(make: Callable[..., Any], watching: Any) -> None:
+def give_data_parallel(make: Callable[..., object], watching: Any) -> None:
     """Make `DistributedDataParallel` use `make` for its reducer, and give hooks to those of the class `watching`.
 
     PyTorch's C++ compression hook does not accept the works of a Python process group, so its Python hook is used
@@ -381,11 +381,11 @@ def give_data_parallel(make: Callable[..., Any], watching: Any) -> None:
     by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
     by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]
 
-    def register(reducer: Any, state: Any, hook: Any) -> None:
+    def register(reducer: Any, state: object, hook: object) -> None:
         if not (isinstance(reducer, watching) and reducer.call(state, hook)):
             by_python(reducer, state, hook)
 
-    def register_builtin(reducer: Any, kind: Any) -> None:
+    def register_builtin(reducer: Any, kind: _c10d.BuiltinCommHookType) -> None:
         if not isinstance(reducer, watching):
             return by_name(reducer, kind)
         hooks: Any = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
