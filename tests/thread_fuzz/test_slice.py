@@ -19,4 +19,4 @@ def test_no_update_of_several_threads_is_lost() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_no_update_of_several_threads_is_lost_in_many_runs() -> None:
-    check(range(100, 180))
+    check(range(100, 130))
