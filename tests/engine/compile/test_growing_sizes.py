@@ -27,7 +27,7 @@ def graph(n: int, fill: float = 0.0) -> Graph:
 
 
 def test_it_has_the_inputs_and_outputs_of_the_graph_and_a_length() -> None:
-    made = graph_of(Growth(graph(7), graph(8), 8))
+    made = graph_of(Growth((graph(2), graph(7), graph(8)), (2, 7, 8)))
     (operation,) = made.operations
     assert operation.plan.op == GROWING and operation.plan.numbers == (int, int)
     assert made.inputs == graph(8).inputs and [made.specs[slot] for slot in made.outputs] == [graph(8).specs[2]]
@@ -38,7 +38,7 @@ def test_it_has_the_inputs_and_outputs_of_the_graph_and_a_length() -> None:
 
 
 def test_other_graphs_have_other_names() -> None:
-    names = {str(Growth(graph(7, fill), graph(8, fill), 8)) for fill in (0.0, 0.0, 1.0)}
+    names = {str(Growth((graph(2, fill), graph(7, fill), graph(8, fill)), (2, 7, 8))) for fill in (0.0, 0.0, 1.0)}
     assert len(names) == 2
 
 
@@ -47,7 +47,7 @@ def test_numbers_that_a_rule_has_to_know_are_named(monkeypatch: pytest.MonkeyPat
         raise NeedsStaticNumber
 
     monkeypatch.setattr(growing_sizes, "lower", lower)
-    (operation,) = graph_of(Growth(graph(7), graph(8), 8)).operations
+    (operation,) = graph_of(Growth((graph(2), graph(7), graph(8)), (2, 7, 8))).operations
     with pytest.raises(StaticNumbers) as found:
         computed(operation.plan, [np.ones(8, np.float32)], [3, 8], None)
     assert list(found.value.numbers) == [0]

@@ -170,3 +170,23 @@ def test_training_on_sizes_that_grow_gives_the_cpus_gradients() -> None:
         torch_xla.sync()
         assert weights[0].grad is not None and weights[1].grad is not None
         torch.testing.assert_close(weights[1].grad.cpu(), weights[0].grad, rtol=1e-4, atol=1e-5)
+
+
+# Rules that halve a size, or choose a form by it.
+UNEVEN: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "median": lambda x, n: rows(x, n).median(0).values,
+    "in the middle": lambda x, n: rows(x, n)[n // 2],
+    "first half": lambda x, n: rows(x, n).chunk(2)[0].sum(0),
+    "every second": lambda x, n: rows(x, n)[::2].sum(0),
+    "distances": lambda x, n: torch.cdist(rows(x, n), rows(x, n)).diagonal(),
+    "pooled": lambda x, n: F.max_pool1d(rows(x, n).T, 2, ceil_mode=True).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_a_step_that_depends_on_a_size_in_another_way_equals_the_cpu(name: str) -> None:
+    x = torch.tensor([0.3, -1.2, 0.8, 2.0])
+    on_xla = x.to("xla")
+    for n in (*range(6, 16), *range(3, 12), *range(20, 25)):
+        found = UNEVEN[name](on_xla, n).cpu()
+        torch.testing.assert_close(found, UNEVEN[name](x, n), rtol=1e-5, atol=1e-5)

@@ -1,7 +1,8 @@
 """A graph whose sizes grow as one operation: the length is a number of the program, the arrays have a capacity.
 
-The graph is traced with the sizes that it has at the capacity, and one step before. What the two traces have in common
-is a program of a symbolic length (`common_jaxpr`), which is evaluated on padded arrays (`padded_functions`).
+The graph is traced with the sizes that it has at the least length, at the capacity and one step before. What the traces
+have in common is a program of a symbolic length (`common_jaxpr`), which is evaluated on padded arrays
+(`padded_functions`).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,17 +27,16 @@ GROWING = "xla::of_growing_sizes"
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """A graph with the sizes that it has at a capacity, and one step before."""
+    """A graph with the sizes that it has at several lengths: the least, one before the capacity, and the capacity."""
 
-    before: Graph
-    graph: Graph
-    capacity: int
+    graphs: tuple[Graph, ...]
+    lengths: tuple[int, ...]
 
     @cached_property
     def name(self) -> str:
         """Return a name that graphs which compute something else do not have, in any process."""
-        code = [graph_fingerprint.text_of(each.code) for each in (self.before, self.graph)]
-        return sha256("\n".join((*code, str(self.capacity))).encode()).hexdigest()
+        code = [graph_fingerprint.text_of(each.code) for each in self.graphs]
+        return sha256("\n".join((*code, str(self.lengths))).encode()).hexdigest()
 
     def __str__(self) -> str:
         try:
@@ -55,7 +55,7 @@ class StaticNumbers(Exception):
 
 def graph_of(growth: Growth) -> Graph:
     """Return a graph of one operation, with the inputs and outputs of `growth` and one more number: the length."""
-    inner = growth.graph
+    inner = growth.graphs[-1]
     count, outputs = len(inner.inputs), tuple(inner.specs[slot] for slot in inner.outputs)
     operands = tuple(map(Operand, range(count)))
     plan = Plan(
@@ -79,12 +79,9 @@ def computed(
     *own, length = numbers
     given = [index for index, number in enumerate(own) if isinstance(number, jax.Array)]
     arrays: list[Any] = [*operands, *(own[index] for index in given), *([] if keys is None else [keys])]
-    before, after = (
-        jax.make_jaxpr(_function(graph, own, given, keys is not None))(*arrays)
-        for graph in (growth.before, growth.graph)
-    )
-    found = common(before, after, growth.capacity)
-    return bounded(found, (SYMBOL,), (growth.capacity,))(jnp.asarray(length, np.int32)[None], *arrays)
+    traces = [jax.make_jaxpr(_function(graph, own, given, keys is not None))(*arrays) for graph in growth.graphs]
+    found = common(traces, growth.lengths)
+    return bounded(found, (SYMBOL,), growth.lengths[-1:])(jnp.asarray(length, np.int32)[None], *arrays)
 
 
 def _function(

@@ -46,7 +46,8 @@ class _Family:
     sizes: np.ndarray  # of one of them
     slopes: np.ndarray
     place: int  # of the size that is its length
-    graphs: dict[int, Graph | None] = field(default_factory=dict)  # by capacity; `None`: it cannot be computed so
+    # By capacity, with the least length that each is for; `None`: it cannot be computed so.
+    graphs: dict[int, tuple[int, Graph | None]] = field(default_factory=dict)
 
     def length(self, sizes: np.ndarray) -> int | None:
         """Return the length of the graph of these sizes; `None` if it is not of this family."""
@@ -54,25 +55,29 @@ class _Family:
         return int(sizes[self.place]) if np.array_equal(sizes, self.sizes + steps * self.slopes) else None
 
     def graph(self, example: Graph, length: int) -> Graph | None:
-        """Return the graph of the capacity for this length, made at first sight of an `example`."""
+        """Return the graph of the capacity for this length, made of an `example` for each shorter length."""
         capacity = max(_LEAST, 1 << (length - 1).bit_length())
-        if capacity not in self.graphs:
-            try:
-                self.graphs[capacity] = self._made(example, capacity)
-            except Exception as error:  # a rule may raise anything at sizes that no call had
-                metrics.count("GrowingSizesRefused")
-                why.append(str(error))
-                del why[:-_KEPT]
-                self.graphs[capacity] = None
-        return self.graphs[capacity]
+        least, found = self.graphs.get(capacity, (capacity + 1, example))
+        if found is None or least <= length:
+            return found
+        try:
+            found = self._made(example, length, capacity)
+        except Exception as error:  # a rule may raise anything at sizes that no call had
+            metrics.count("GrowingSizesRefused")
+            why.append(str(error))
+            del why[:-_KEPT]
+            found = None
+        self.graphs[capacity] = length, found
+        return found
 
     @uncollected
-    def _made(self, example: Graph, capacity: int) -> Graph:
+    def _made(self, example: Graph, least: int, capacity: int) -> Graph:
         def at(length: int) -> Graph:
             sizes = self.sizes + (length - self.sizes[self.place]) * self.slopes
             return with_sizes(example, sizes.tolist())
 
-        growth = growing_sizes.Growth(at(capacity - 1), at(capacity), capacity)
+        lengths = least, capacity - 1, capacity
+        growth = growing_sizes.Growth(tuple(map(at, lengths)), lengths)
         made = growing_sizes.graph_of(growth)
         if made.inputs != example.inputs:
             raise Fixed("its inputs grow")

@@ -1,4 +1,4 @@
-"""Two traces of one function give a program of a symbolic size, or are refused."""
+"""Traces of one function at several sizes give a program of a symbolic size, or are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +28,10 @@ SAME: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
-def program(function: Callable[[Any, int], Any], capacity: int = CAPACITY) -> Callable[..., list[Any]]:
-    before, after = (jax.make_jaxpr(lambda x, n=n: function(x, n))(X) for n in (capacity - 1, capacity))
-    return jax.jit(bounded(common(before, after, capacity), (SYMBOL,), (capacity,)))
+def program(function: Callable[[Any, int], Any], least: int = 2) -> Callable[..., list[Any]]:
+    counts = least, CAPACITY - 1, CAPACITY
+    traces = [jax.make_jaxpr(lambda x, n=n: function(x, n))(X) for n in counts]
+    return jax.jit(bounded(common(traces, counts), (SYMBOL,), (CAPACITY,)))
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -57,9 +58,19 @@ def test_traces_that_differ_otherwise_are_refused(function: Callable[[Any, int],
         program(function)(jnp.array([5], np.int32), X)
 
 
-def test_a_size_that_is_rounded_up_is_that_of_the_capacity() -> None:
-    """Both traces round to the capacity, so no element of a smaller size is lost."""
-
-    run = program(lambda x, n: jnp.pad(jnp.arange(n) * x[0], (0, -n % 8)).reshape(-1, 8).sum())
-    for n in (3, 8, 11, 16):
-        np.testing.assert_allclose(run(jnp.array([n], np.int32), X)[0], (np.arange(n) * X[0]).sum(), rtol=1e-5)
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda n: n // 2,
+        lambda n: (n - 1) // 2,
+        lambda n: min(n, 10),
+        lambda n: max(n, 14),
+        lambda n: 1 << (n - 1).bit_length(),
+        lambda n: n if n > 12 else 2 * n,
+        lambda n: -(-n // 8) * 8,
+        lambda n: n % 2,
+    ],
+)
+def test_a_size_that_is_no_linear_function_is_refused(size: Callable[[int], int]) -> None:
+    with pytest.raises(NotImplementedError, match="is another one at another size"):
+        program(lambda x, n: (jnp.arange(size(n)) * x[0]).sum() + size(n), least=5)

@@ -1,8 +1,11 @@
-"""Derive one program of a symbolic size from a program's forms at two sizes.
+"""Derive one program of a symbolic size from a program's forms at several sizes.
 
-A rule may ask anything of the sizes that it is given, so it is given numbers. Two traces of one function, at `n - 1`
-and at `n`, differ in their sizes alone: a number that is `a * n + b` in both becomes that expression. The result is
+A rule may ask anything of the sizes that it is given, so it is given numbers. Traces of one function at several `n`
+differ in their sizes alone: a number that is `a * n + b` in all of them becomes that expression. The result is
 what `padded_functions.bounded` evaluates. Traces that differ in anything else raise `NotImplementedError`.
+
+Two neighbours give `a` and `b`. The least `n` shows that no size is halved, rounded up or compared with a bound on the
+way: such a function of `n`, if it is monotone, is linear between two places only if it is so at both.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +63,7 @@ class Common:
     outvars: Sequence[Any]
     eqns: Sequence[Equation]
     consts: Sequence[Any]
-    is_static: bool  # both traces were equal
+    is_static: bool  # all traces were equal
 
     @property
     def jaxpr(self) -> "Common":
@@ -68,125 +71,140 @@ class Common:
         return self
 
 
-def common(before: Any, after: Any, count: int) -> Common:
-    """Return what the closed jaxprs `before` (of `n = count - 1`) and `after` (of `n = count`) have in common."""
-    return _Pair(count, jax.export.symbolic_shape(SYMBOL)[0]).programs(before, after)
+def common(traces: Sequence[Any], counts: Sequence[int]) -> Common:
+    """Return what closed jaxprs of `n` equal to each of `counts` have in common; the last two counts are neighbours."""
+    return _Traces(tuple(counts), jax.export.symbolic_shape(SYMBOL)[0]).programs(traces)
 
 
-def _differ(what: str, before: object, after: object) -> NoReturn:
-    raise NotImplementedError(f"the program is another one at another size: {what} is {before}, and then {after}")
+def _differ(what: str, seen: Sequence[object]) -> NoReturn:
+    raise NotImplementedError(
+        f"the program is another one at another size: {what} is {', and then '.join(map(str, seen))}"
+    )
+
+
+def _zipped(parts: Sequence[Sequence[Any]], what: str) -> list[tuple[Any, ...]]:
+    """Return the parts of each trace beside those of the others."""
+    lengths = [len(each) for each in parts]
+    if len(set(lengths)) > 1:
+        _differ(what, lengths)
+    return list(zip(*parts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    count: int
+class _Traces:
+    """Finds what traces have in common. A sequence of parts has the same part of each trace."""
+
+    counts: tuple[int, ...]
     symbol: Any
 
-    def programs(self, before: Any, after: Any) -> Common:
-        if len(before.jaxpr.eqns) != len(after.jaxpr.eqns):
-            _differ("its length", len(before.jaxpr.eqns), len(after.jaxpr.eqns))
-        consts = [self._constant(*pair) for pair in zip(before.consts, after.consts, strict=True)]
-        known: dict[Any, tuple[Any, Any]] = {}  # variables of the second, with those of the first
+    def programs(self, traces: Sequence[Any]) -> Common:
+        jaxprs = [trace.jaxpr for trace in traces]
+        consts = [self._constant(each) for each in _zipped([trace.consts for trace in traces], "its constants")]
+        known: dict[Any, tuple[tuple[Any, ...], Any]] = {}  # variables of the last, with those of all
 
-        def made(old: Any, new: Any) -> Any:
-            found = Atom(self._shaped(old.aval, new.aval))
-            known[new] = old, found
+        def made(variables: tuple[Any, ...]) -> Any:
+            found = Atom(self._shaped([each.aval for each in variables]))
+            known[variables[-1]] = variables, found
             return found
 
-        def read(old: Any, new: Any) -> Any:
-            if isinstance(new, jex.core.Literal):
-                return self._literal(old, new)
-            if new not in known or known[new][0] is not old:
-                _differ("an operand", old, new)
-            return known[new][1]
+        def read(atoms: tuple[Any, ...]) -> Any:
+            if isinstance(atoms[-1], jex.core.Literal):
+                return self._literal(atoms)
+            if atoms[-1] not in known or any(a is not b for a, b in zip(known[atoms[-1]][0], atoms, strict=True)):
+                _differ("an operand", atoms)
+            return known[atoms[-1]][1]
 
-        def all_of(make: Callable[[Any, Any], Any], old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-            return [make(*pair) for pair in zip(old, new, strict=True)]
+        def all_of(make: Callable[[Any], Any], atoms: Sequence[Sequence[Any]]) -> list[Any]:
+            return [make(each) for each in _zipped(atoms, "the number of values")]
 
-        constvars = all_of(made, before.jaxpr.constvars, after.jaxpr.constvars)
-        invars = all_of(made, before.jaxpr.invars, after.jaxpr.invars)
+        constvars = all_of(made, [jaxpr.constvars for jaxpr in jaxprs])
+        invars = all_of(made, [jaxpr.invars for jaxpr in jaxprs])
         equations, is_static = [], True
-        for old, new in zip(before.jaxpr.eqns, after.jaxpr.eqns, strict=True):
-            if old.primitive is not new.primitive or len(old.invars) != len(new.invars):
-                _differ("a call", old.primitive, new.primitive)
-            taken = all_of(read, old.invars, new.invars)
-            params = self._params(old, new)
-            given = all_of(made, old.outvars, new.outvars)
+        for equation in _zipped([jaxpr.eqns for jaxpr in jaxprs], "its length"):
+            new = equation[-1]
+            if any(each.primitive is not new.primitive for each in equation):
+                _differ("a call", [each.primitive for each in equation])
+            taken = all_of(read, [each.invars for each in equation])
+            params = self._params(equation)
+            given = all_of(made, [each.outvars for each in equation])
             equations.append(Equation(new.primitive, taken, given, params))
             is_static = is_static and all(params[name] is new.params[name] for name in params)
             is_static = is_static and all(isinstance(atom, jex.core.Literal) or _is_static(atom) for atom in taken)
-        outvars = all_of(read, before.jaxpr.outvars, after.jaxpr.outvars)
+        outvars = all_of(read, [jaxpr.outvars for jaxpr in jaxprs])
         is_static = is_static and all(isinstance(atom, jex.core.Literal) or _is_static(atom) for atom in outvars)
         return Common(constvars, invars, outvars, equations, consts, is_static)
 
-    def _params(self, old: Any, new: Any) -> dict[str, Any]:
-        if is_call(new.primitive.name):
-            return {
-                name: self._value(name, old.params[name], value)
-                for name, value in new.params.items()
-                if name in ("jaxpr", "call_jaxpr", "fun_jaxpr")
-            }
-        return {name: self._value(name, old.params[name], value) for name, value in new.params.items()}
+    def _params(self, equation: Sequence[Any]) -> dict[str, Any]:
+        new = equation[-1]
+        inner = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+        names = [name for name in new.params if name in inner] if is_call(new.primitive.name) else list(new.params)
+        return {name: self._value(name, [each.params[name] for each in equation]) for name in names}
 
-    def _value(self, name: str, old: Any, new: Any) -> Any:
-        """Return a parameter with expressions for what differs; `new` itself if nothing does."""
-        if old is new:
+    def _value(self, name: str, seen: Sequence[Any]) -> Any:
+        """Return a parameter with expressions for what differs; the last of `seen` if nothing does."""
+        new = seen[-1]
+        if all(each is new for each in seen):
             return new
-        if type(old) is not type(new):
-            _differ(name, old, new)
+        if len(set(map(type, seen))) > 1:
+            _differ(name, seen)
         if isinstance(new, int | np.integer) and not isinstance(new, bool):
-            if old != new and name not in _SIZES:
-                _differ(name, old, new)
-            return self.number(int(old), int(new)) if old != new else new
+            if any(each != new for each in seen):
+                return self.number(seen, name) if name in _SIZES else _differ(name, seen)
+            return new
         if isinstance(new, jex.core.ClosedJaxpr):
-            found = self.programs(old, new)
+            found = self.programs(seen)
             return new if found.is_static else found
         if isinstance(new, jex.core.Jaxpr):
-            found = self.programs(jex.core.ClosedJaxpr(old, ()), jex.core.ClosedJaxpr(new, ()))
+            found = self.programs([jex.core.ClosedJaxpr(each, ()) for each in seen])
             return new if found.is_static else found
         if type(new) in (tuple, list):
-            if len(old) != len(new):
-                _differ(name, old, new)
-            parts = [self._value(name, *pair) for pair in zip(old, new, strict=True)]
+            parts = [self._value(name, each) for each in _zipped(seen, name)]
             return new if all(part is own for part, own in zip(parts, new, strict=True)) else type(new)(parts)
         if isinstance(new, np.ndarray | jax.Array):
-            return self._constant(old, new)
-        if old != new:
-            _differ(name, old, new)
+            return self._constant(seen)
+        if any(each != new for each in seen):
+            _differ(name, seen)
         return new
 
-    def number(self, old: int, new: int) -> Any:
-        """Return the expression that is `old` one step before, and `new` at the end."""
-        slope = new - old
-        return slope * self.symbol + (new - slope * self.count)
+    def number(self, seen: Sequence[Any], what: str) -> Any:
+        """Return the expression that has these values."""
+        slope = int(seen[-1]) - int(seen[-2])
+        rest = int(seen[-1]) - slope * self.counts[-1]
+        if any(int(each) != slope * count + rest for each, count in zip(seen, self.counts, strict=True)):
+            _differ(what, seen)
+        return slope * self.symbol + rest
 
-    def _shaped(self, old: Any, new: Any) -> Any:
+    def _shaped(self, seen: Sequence[Any]) -> Any:
+        new = seen[-1]
         if not hasattr(new, "shape"):
             return new
-        if len(old.shape) != len(new.shape) or old.dtype != new.dtype:
-            _differ("a value", old, new)
-        if old.shape == new.shape:
+        if any(len(each.shape) != len(new.shape) or each.dtype != new.dtype for each in seen):
+            _differ("a value", seen)
+        if all(each.shape == new.shape for each in seen):
             return new
-        shape = tuple(self._value(_SIZE, *pair) for pair in zip(old.shape, new.shape, strict=True))
-        return _Shaped(shape, new.dtype)
+        return _Shaped(
+            tuple(self._value(_SIZE, sizes) for sizes in zip(*(a.shape for a in seen), strict=True)), new.dtype
+        )
 
-    def _literal(self, old: Any, new: Any) -> Any:
-        if not isinstance(old, jex.core.Literal):
-            _differ("an operand", old, new)
-        before, after = np.asarray(old.val), np.asarray(new.val)
-        if before.dtype == after.dtype and before.tobytes() == after.tobytes():
-            return new
-        if before.dtype != after.dtype or before.dtype == np.bool_:
-            _differ("a constant", before, after)
-        if int(before) != before or int(after) != after:
-            _differ("a constant", before, after)
-        return Atom(new.aval, self.number(int(before), int(after)))
+    def _literal(self, seen: Sequence[Any]) -> Any:
+        if not all(isinstance(each, jex.core.Literal) for each in seen):
+            _differ("an operand", seen)
+        numbers = [np.asarray(each.val) for each in seen]
+        dtype = numbers[-1].dtype
+        if any(each.dtype != dtype for each in numbers):
+            _differ("a constant", numbers)
+        if all(each.tobytes() == numbers[-1].tobytes() for each in numbers):
+            return seen[-1]
+        if dtype == np.bool_ or any(int(each) != each for each in numbers):
+            _differ("a constant", numbers)
+        return Atom(seen[-1].aval, self.number(numbers, "a constant"))
 
-    def _constant(self, old: Any, new: Any) -> Any:
-        before, after = np.asarray(old), np.asarray(new)
-        if before.dtype != after.dtype or before.shape != after.shape or before.tobytes() != after.tobytes():
-            _differ("a constant", before.shape, after.shape)
-        return new
+    def _constant(self, seen: Sequence[Any]) -> Any:
+        arrays = [np.asarray(each) for each in seen]
+        new = arrays[-1]
+        if any(a.dtype != new.dtype or a.shape != new.shape or a.tobytes() != new.tobytes() for a in arrays):
+            _differ("a constant", [each.shape for each in arrays])
+        return seen[-1]
 
 
 def _is_static(atom: Atom) -> bool:
