@@ -20,7 +20,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch_xla.experimental import distributed_checkpoint as checkpoints
-from torch_xla.experimental.distributed_checkpoint import _helpers, manager
+from torch_xla.experimental.distributed_checkpoint import _helpers, _places
 
 
 def _model(spec: tuple[Any, ...]) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -106,14 +106,14 @@ def die(folder: Path) -> None:
     model, _ = _model(("a", None))
     chosen = checkpoints.CheckpointManager(str(folder / "killed"), 1, chkpt_on_preemption=False)
     chosen.save(0, model.state_dict())
-    finish = manager.FileSystemWriter.finish
+    finish = _places.FileSystemWriter.finish
 
     def killed(self: Any, metadata: Any, results: Any) -> None:
         if "1.partial" in str(self.path):
             os.kill(os.getpid(), signal.SIGKILL)
         finish(self, metadata, results)
 
-    manager.FileSystemWriter.finish = killed  # type: ignore[method-assign]
+    _places.FileSystemWriter.finish = killed  # type: ignore[method-assign]
     chosen.save(1, model.state_dict())
 
 

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 
@@ -94,3 +95,43 @@ def test_a_planner_tells_tensors_in_parts_from_the_rest() -> None:
             "model.weight",
             "model.count",
         ]
+
+
+@pytest.mark.slow
+def test_killed_at_any_byte_the_last_whole_checkpoint_loads() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.killed_saves", "24"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_checkpoints_are_written_to_an_address_and_read_on_another_manager() -> None:
+    address = "memory://checkpoints/run"
+    manager = CheckpointManager(address, 5, max_to_keep=2, chkpt_on_preemption=False)
+    w = torch.zeros(2, device="xla")
+    for step in range(16):
+        w += 1
+        manager.save_async(step, {"w": w, "step": step})
+    manager.join()
+    assert manager.all_steps() == [10, 15]
+    state = {"w": torch.zeros(2, device="xla"), "step": 0}
+    other = CheckpointManager(address, 5, chkpt_on_preemption=False)
+    assert other.restore_latest(state) == 15 == state["step"] and state["w"].tolist() == [16, 16]
+    files = fsspec.filesystem("memory")
+    data = next(name for name in files.ls("/checkpoints/run/15", detail=False) if name.endswith(".distcp"))
+    files.pipe_file(data, files.cat_file(data)[:-1] + b"?")
+    with pytest.warns(UserWarning, match="the checkpoint of step 15 in memory://.* is damaged"):
+        assert other.restore_latest(state) == 10
+    assert state["w"].tolist() == [11, 11]
+    files.rm("/checkpoints/run/10/.complete")  # as if it were killed before the end
+    assert other.all_steps() == [15]
+
+
+def test_an_address_names_what_is_not_installed() -> None:
+    with pytest.raises(ImportError, match="'gs://bucket/run' is an address, and what reads and writes it is not inst"):
+        CheckpointManager("gs://bucket/run", 1, chkpt_on_preemption=False)
+    with pytest.raises(ValueError, match="fsspec knows no store by the name of 'nothing'"):
+        CheckpointManager("nothing://bucket", 1, chkpt_on_preemption=False)
+
+
+def test_nothing_whole_is_none(tmp_path: Path) -> None:
+    assert CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False).restore_latest({}) is None

@@ -1,6 +1,5 @@
 """Save checkpoints at some steps, keep the latest ones, and write them while training continues."""
 
-import shutil
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -11,16 +10,13 @@ from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from ..._engine import metrics, processes
 from ..._engine.atomic import lock
 from ..._engine.processes import process_count, process_index
 from ._helpers import _sharded_cpu_state_dict
+from ._places import place_at
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
-
-# Of a folder that holds a checkpoint which is complete: it is written last.
-_COMPLETE = ".metadata"
 
 
 class CheckpointManager:
@@ -33,7 +29,8 @@ class CheckpointManager:
     `torch.distributed.init_process_group`; `process_group` must have a backend for the CPU, such as gloo.
 
     A checkpoint is written to a temporary folder, which is renamed when it is complete. A process that is killed while
-    writing leaves the other checkpoints intact.
+    writing leaves the other checkpoints intact. `path` may be an address such as "s3://bucket/run": fsspec writes
+    there, with the library for it (s3fs), and a last file says that a checkpoint is complete.
 
     >>> import tempfile, torch
     >>> from torch_xla.experimental.distributed_checkpoint import CheckpointManager
@@ -58,17 +55,13 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager(): save_interval must be at least 1; got {save_interval}")
         if (max_to_keep or 0) < 0 or (max_pending_async or 0) < 0:
             raise ValueError("CheckpointManager(): max_to_keep and max_pending_async must not be negative")
-        if "://" in str(path):
-            raise ValueError(
-                f"CheckpointManager(): {str(path)!r} is an address, and checkpoints are written to folders. Mount the "
-                "bucket as a folder, and give its path"
-            )
         if process_count() > 1 and process_group is None and not dist.is_initialized():
             raise RuntimeError(
                 "CheckpointManager(): the processes of this program have no process group yet. Call "
                 "torch.distributed.init_process_group('gloo') first, or give process_group=."
             )
-        self.base_path = Path(path)
+        self.base_path = str(path) if "://" in str(path) else Path(path)
+        self._place = place_at(str(path))
         self.save_interval = save_interval
         self.max_to_keep = max_to_keep or 0
         self.chkpt_on_preemption = chkpt_on_preemption
@@ -79,7 +72,6 @@ class CheckpointManager:
         self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
         if chkpt_on_preemption:
             processes.activate_preemption()
-        self.base_path.mkdir(parents=True, exist_ok=True)
 
     def should_save(self, step: int) -> bool:
         """Return whether `save` would save this step."""
@@ -120,19 +112,39 @@ class CheckpointManager:
         self.join()
         if step not in self.all_steps():
             raise ValueError(f"CheckpointManager: there is no complete checkpoint of step {step}; {self.all_steps()}")
-        reader = FileSystemReader(self._folder(step))
+        self._load(step, state_dict)
+
+    def restore_latest(self, state_dict: dict[str, Any]) -> int | None:
+        """Load the latest checkpoint whose files have their checksums, and return its step; None if there is none.
+
+        Warns of each damaged checkpoint, which it leaves in its place.
+        """
+        self.join()
+        found: list[int | None] = [None]
+        if process_index() == 0:
+            for step in reversed(self.all_steps()):
+                if self._place.is_whole(step):
+                    found = [step]
+                    break
+                warnings.warn(
+                    f"CheckpointManager: the checkpoint of step {step} in {self.base_path} is damaged: a file is "
+                    "missing, or has another checksum than when it was written",
+                    stacklevel=2,
+                )
+        if not _is_alone():
+            dist.broadcast_object_list(found, 0, self._group)
+        if found[0] is not None:
+            self._load(found[0], state_dict)
+        return found[0]
+
+    def _load(self, step: int, state_dict: dict[str, Any]) -> None:
         options = {"process_group": self._group, "no_dist": _is_alone()}
         with metrics.SecondsSpent(metrics.RECOVERY), _quietly():
-            dcp.load(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), **options)
+            dcp.load(state_dict, storage_reader=self._place.reader(step), planner=SPMDLoadPlanner(), **options)
 
     def all_steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in order."""
-        found = [each for each in self.base_path.iterdir() if each.name.isdigit() and (each / _COMPLETE).exists()]
-        return sorted(int(each.name) for each in found)
-
-    def _by_age(self) -> list[int]:
-        """Return the same steps in the order in which they were written."""
-        return sorted(self.all_steps(), key=lambda step: (self._folder(step) / _COMPLETE).stat().st_mtime_ns)
+        return self._place.steps()
 
     def join(self) -> None:
         """Wait until every checkpoint of `save_async` is complete, and raise the error of a failed one."""
@@ -152,27 +164,21 @@ class CheckpointManager:
         """
         return processes.is_preemption_reached(step)
 
-    def _folder(self, step: int) -> Path:
-        return self.base_path / str(step)
-
     def _save(self, step: int, state_dict: dict[str, Any]) -> None:
         """Write a state dict whose tensors are on the CPU, and remove checkpoints beyond the limit."""
-        aside, place = self.base_path / f"{step}.partial", self._folder(step)
         if process_index() == 0:
-            shutil.rmtree(aside, ignore_errors=True)
+            self._place.clear(step)
         self._meet()
-        writer = FileSystemWriter(aside, thread_count=self._threads, sync_files=True)
-        options = {"process_group": self._group, "no_dist": _is_alone()}
+        options = {"process_group": self._group, "no_dist": _is_alone(), "planner": SPMDSavePlanner()}
         with _quietly():
-            dcp.save(state_dict, storage_writer=writer, planner=SPMDSavePlanner(), **options)
+            self._place.write(
+                step, self._threads, lambda writer: dcp.save(state_dict, storage_writer=writer, **options)
+            )
+        self._meet()  # each process has written its checksums
         if process_index() == 0:
-            replaced = self.base_path / f"{step}.replaced"
-            if place.exists():
-                place.rename(replaced)
-            aside.rename(place)
-            shutil.rmtree(replaced, ignore_errors=True)
-            for old in self._by_age()[: -self.max_to_keep] if self.max_to_keep else []:
-                shutil.rmtree(self._folder(old), ignore_errors=True)
+            self._place.complete(step)
+            for old in self._place.by_age()[: -self.max_to_keep] if self.max_to_keep else []:
+                self._place.remove(old)
         self._meet()
 
     def _meet(self) -> None:

@@ -1,5 +1,6 @@
 """Every private name of PyTorch's distributed checkpoints that the engine borrows, and why."""
 
+import importlib
 from typing import Any
 
 import torch
@@ -25,3 +26,31 @@ def chunks(tensor: torch.Tensor) -> list[Any]:
 
 
 __all__ = ["chunks", "dedup_save_plans", "flatten_state_dict", "narrow_tensor_by_index", "set_element", "write_items"]
+
+
+def remote_files(address: str) -> tuple[Any, str]:
+    """Return fsspec's file system of an address such as "s3://bucket/run", and the path in it.
+
+    Raises `ImportError` where fsspec, or the library of this kind of address, is not installed.
+    """
+    scheme = address.partition("://")[0]
+    try:
+        found: tuple[Any, str] = importlib.import_module("fsspec.core").url_to_fs(address)
+    except ImportError as error:
+        raise ImportError(
+            f"{address!r} is an address, and what reads and writes it is not installed: {error}. Install it, or mount "
+            "the store as a folder and give its path"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{address!r}: fsspec knows no store by the name of {scheme!r}") from error
+    return found
+
+
+def remote_reader(address: str) -> Any:
+    """Return PyTorch's reader of checkpoints at an address."""
+    return importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem").FsspecReader(address)
+
+
+def remote_writer(address: str, **options: Any) -> Any:
+    """Return PyTorch's writer of checkpoints to an address."""
+    return importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem").FsspecWriter(address, **options)
