@@ -1,6 +1,9 @@
 """Compiled programs overflow, underflow and keep signs as the operations they are made of do."""
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import jax
@@ -45,6 +48,10 @@ OVERFLOWS: dict[str, tuple[Function, list[float]]] = {
     "product over pow": (lambda x: torch.pow(x, 1.7).prod(), [3e38, 3e38, 0.0, 1.0]),
     "product over products": (lambda x: (x * 1e20).view(2, 2).prod(1), [1e30, 1e30, 0.0, 1e-20]),
     "product over quotients": (lambda x: (1e30 / x).view(2, 2).prod(0), [5e37, 2e-38, 5e37, 5e37]),
+    "product over a choice by a number": (
+        lambda x: torch.where(x[0] > 0, x * x, x * 3).view(2, 2).prod(0),
+        [1e30, 1e20, 1e-30, 1.0],
+    ),
     "sum of sums": (lambda x: x.view(2, 2).sum(1).sum(), [3e38, 3e38, -3e38, -3e38]),
     "magnitude not less than 0": (lambda x: x.abs() >= 0, [math.nan, -1.0]),
     "square not less than 0": (lambda x: x * x >= 0, [math.nan, -1.0]),
@@ -125,6 +132,19 @@ def test_an_overflow_stays(way: Callable[[Function, torch.Tensor], torch.Tensor]
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_an_overflow_stays_where_the_exponent_becomes_an_argument(
+    way: Callable[[Function, torch.Tensor], torch.Tensor],
+) -> None:
+    operand = torch.tensor([1e30, 1e20, 1e-30, 1.0])
+    for exponent in (2, 4, 2, 3):
+
+        def function(x: torch.Tensor, exponent: int = exponent) -> torch.Tensor:
+            return torch.pow(x, exponent).view(2, 2).prod(0)
+
+        torch.testing.assert_close(way(function, operand.to("xla")).cpu(), function(operand), equal_nan=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZEROS)
 def test_the_sign_of_zero_is_that_of_the_cpu(way: Callable[[Function, torch.Tensor], torch.Tensor], name: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):
@@ -176,3 +196,12 @@ def test_complex_numbers_are_left_alone() -> None:
     values = torch.tensor([3 + 4j, -0.0 + 1j])
     for program in (lambda x: x / 2 / 3, lambda x: x + 0.0, lambda x: x * 2j * 3, lambda x: (x * 2) + (x * 2)):
         torch.testing.assert_close(program(values.to("xla")).cpu(), program(values))
+
+
+@pytest.mark.slow
+def test_products_overflow_in_programs_that_are_compiled_as_those_of_users() -> None:
+    """Quick tests have LLVM optimize too little to join the factors of a product."""
+    chosen = "(product or exponent) and not users"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
+    done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": ""}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

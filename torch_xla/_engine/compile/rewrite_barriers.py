@@ -269,9 +269,11 @@ def _reduce(module: EditedModule, operation: Any) -> None:
 
 
 def _is_computed(module: EditedModule, value: Any) -> bool:
-    """Return whether a program computes a float in an operation that LLVM may join with what reads it."""
-    sources = {source.name for source in module.sources(value)}
-    return _is_float(value.type) and not sources <= {"stablehlo.constant", "stablehlo.select"}
+    """Return whether a program computes a float in an operation that LLVM may join with what reads it.
+
+    A choice by a number, such as that of a power whose exponent is an argument, is one: LLVM compiles a loop for each
+    outcome."""
+    return _is_float(value.type) and any(source.name != "stablehlo.constant" for source in module.sources(value))
 
 
 def _one_nan(value: Any) -> Any:
