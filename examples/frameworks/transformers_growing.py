@@ -1,4 +1,6 @@
-"""Transformers with sizes that grow or are packed: `generate` with its default cache, and training without padding.
+"""Transformers with sizes that grow, are fixed or are packed.
+
+`generate` with its default cache, and with a static one and a `CompileConfig`; training without padding.
 
 python examples/frameworks/transformers_growing.py
 """
@@ -6,7 +8,14 @@ python examples/frameworks/transformers_growing.py
 import copy
 
 import torch
-from transformers import DataCollatorWithFlattening, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    CompileConfig,
+    DataCollatorWithFlattening,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -53,6 +62,27 @@ def generate(name: str, model: LlamaForCausalLM | GPT2LMHeadModel, padding: int 
     assert different == 0
 
 
+def generate_compiled(name: str, model: LlamaForCausalLM | GPT2LMHeadModel, config: CompileConfig) -> None:
+    """Writes two texts, one of a padded prompt, with a cache of fixed size and a compiled model."""
+    model.eval()
+    prompts = torch.randint(1, 128, (2, 7))
+    mask = torch.ones_like(prompts)
+    prompts[1, :3] = mask[1, :3] = 0
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(prompts, attention_mask=mask, **options)
+    model.to("xla")
+    compiled = []
+    for _ in range(2):
+        before = programs()
+        found = model.generate(prompts.to("xla"), attention_mask=mask.to("xla"), cache_implementation="static",
+                               compile_config=config, **options).cpu()  # fmt: skip
+        compiled.append(programs() - before)
+    different = (found != expected).sum().item()
+    print(f"{name}, static cache: {different:.1f} from the CPU ({compiled[0]} programs)")
+    assert hasattr(model, "_compiled_call")
+    assert different == 0 and compiled[0] <= MOST_PROGRAMS_PADDED and compiled[1] == 0, compiled
+
+
 def train_packed(attention: str) -> None:
     """Compares the gradients of one row of packed sequences with those of padded sequences on the CPU."""
     reference = llama("eager", 0.02).train()
@@ -83,5 +113,7 @@ if __name__ == "__main__":
     generate("Llama, attention without a kernel", llama("eager", 0.3))
     generate("Llama, a padded prompt", llama("sdpa", 0.3), padding=3)
     generate("Llama, beams", llama("sdpa", 0.3), num_beams=4)
+    generate_compiled("Llama, compiled", llama("sdpa", 0.3), CompileConfig())
+    generate_compiled("GPT-2, one graph", gpt2(), CompileConfig(fullgraph=True, dynamic=False, mode="default"))
     for attention in ("sdpa", "eager", "flex_attention"):
         train_packed(attention)

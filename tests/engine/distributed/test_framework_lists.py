@@ -3,8 +3,10 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from torch_xla._engine.compat import import_hooks
 from torch_xla._engine.distributed import framework_lists
@@ -53,4 +55,31 @@ def test_a_library_without_the_list_or_with_an_entry_stays_as_it_is(library: Pat
     library.write_text(text)
     found = getattr(importlib.import_module(NAME), "DISTRIBUTED_BACKEND_MAP", None)
     assert found in (None, (), {"xla": "own"})
+    forget()
+
+
+GENERATION = """
+class GenerationMixin:
+    def _valid_auto_compile_criteria(self, model_kwargs, generation_config):
+        config = generation_config.compile_config
+        return config is not None and config._compile_all_devices
+"""
+
+
+@pytest.mark.parametrize("device", ["xla", "cpu", "meta"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_generation_compiles_on_xla_where_it_is_asked_to(library: Path, device: str, asked: bool) -> None:
+    folder = library.parent.parent / "generation"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "utils.py").write_text(GENERATION)
+    module = importlib.import_module("transformers.generation.utils")
+    config = SimpleNamespace(_compile_all_devices=None) if asked else None
+    model = module.GenerationMixin()
+    model.device = torch.device(device)
+    found = model._valid_auto_compile_criteria({}, SimpleNamespace(compile_config=config))
+    assert bool(found) is (asked and device == "xla")
+    assert config is None or config._compile_all_devices is None  # the caller's own stays as it is
+    for name in ("transformers.generation.utils", "transformers.generation"):
+        sys.modules.pop(name, None)
     forget()
