@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 import torch_xla.debug.metrics as met
 from tests.support.ways_to_run import WAYS, made_to_run
@@ -107,3 +108,29 @@ def test_other_recipes_are_refused_with_what_to_do() -> None:
     one = torch.ones(96, device="xla")
     with pytest.raises(ValueError, match=r"takes scales of ScalingType.RowWise.*got the recipes \[0\]"):
         F.scaled_grouped_mm(a, b, one, ScalingType.TensorWise, one, ScalingType.TensorWise, offs=ENDS.to("xla"))
+
+
+GROUPED = LAYOUTS["rows by group"]
+NOT_ONE_SCALE_EACH: dict[str, tuple[str, dict[str, Any]]] = {
+    "scales without a recipe": ("2 scales with 1 recipes of mat_a", {"scale_a": [GROUPED[2]] * 2}),
+    "other dimensions": (r"contracts the dimensions \(-1, -2\); got \(-2, -1\)", {"contraction_dim": (-2, -1)}),
+    "one dimension": (r"contracts the dimensions \(-1, -2\); got \(0,\)", {"contraction_dim": (0,)}),
+}
+
+
+@pytest.mark.parametrize("case", NOT_ONE_SCALE_EACH)
+def test_a_grouped_product_is_refused_where_it_would_leave_out_an_argument(case: str) -> None:
+    said, other = NOT_ONE_SCALE_EACH[case]
+    a, b, scale_a, scale_b, ends = GROUPED
+    given = {"mat_a": a, "mat_b": b, "scale_a": scale_a, "scale_b": scale_b, "offs": ends, **other}
+    given = {name: tree_map(lambda each: each.to("xla") if isinstance(each, Tensor) else each, value)
+             for name, value in given.items()}  # fmt: skip
+    with pytest.raises(ValueError, match=said):
+        F.scaled_grouped_mm(**given, scale_recipe_a=ScalingType.RowWise, scale_recipe_b=ScalingType.RowWise)
+
+
+def test_scales_of_blocks_are_refused_with_what_to_do() -> None:
+    a, b, *_, ends = (each.to("xla") for each in GROUPED if each is not None)
+    blocks = [torch.ones(size, device="xla").to(torch.float8_e8m0fnu) for size in ((len(a), 1), (len(b), 512))]
+    with pytest.raises(ValueError, match=r"takes a scale of float32 for each row.*got scales of float8_e8m0fnu"):
+        torch._scaled_grouped_mm(a, b, *blocks, offs=ends)

@@ -52,8 +52,12 @@ def scaled_grouped_mm(
     use_fast_accum: bool = False,
 ) -> jax.Array:
     # Each row of the first and each column of the second operand has its scale.
+    if scale_a.dtype != FLOAT32:  # PyTorch's description also lets through scales of blocks, in a layout of NVIDIA's
+        raise ValueError(
+            f"_scaled_grouped_mm() takes a scale of float32 for each row on xla; got scales of {scale_a.dtype}, which "
+            "are of blocks. Multiply the operands by their scales and call grouped_mm()."
+        )
     left, right = self.astype(FLOAT32), mat2.astype(FLOAT32)
-    scale_a, scale_b = scale_a.astype(FLOAT32), scale_b.astype(FLOAT32)
     if self.ndim == 2 and mat2.ndim == 2 and offs is not None:  # each group its own, since all share the rows
         scales = scale_a.reshape(len(offs), -1, 1), scale_b.reshape(len(offs), 1, -1)
         return grouped_mm(left, right, offs) * scales[0] * scales[1]
@@ -76,6 +80,16 @@ def scaled_grouped_mm_v2(
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
 ) -> jax.Array:
+    if len(contraction_dim) not in (0, 2) or any(
+        dim not in (last, last + operand.ndim)
+        for dim, last, operand in zip(contraction_dim, (-1, -2), (self, mat2), strict=False)
+    ):
+        raise ValueError(f"scaled_grouped_mm() contracts the dimensions (-1, -2); got {tuple(contraction_dim)}.")
+    if len(scale_a) != len(recipe_a) or len(scale_b) != len(recipe_b):
+        raise ValueError(
+            f"scaled_grouped_mm() takes a recipe for each scale; got {len(scale_a)} scales with {len(recipe_a)} "
+            f"recipes of mat_a, {len(scale_b)} with {len(recipe_b)} of mat_b."
+        )
     if [*recipe_a, *recipe_b] != [_ROWWISE, _ROWWISE] or any(swizzle_a) or any(swizzle_b):
         raise ValueError(
             f"scaled_grouped_mm() takes scales of ScalingType.RowWise without a swizzle on xla; got the recipes "
