@@ -47,6 +47,18 @@ def test_what_lies_on_the_host_passes_there(monkeypatch: pytest.MonkeyPatch) -> 
     assert [tensor.tolist() for tensor in tensors] == [[3.0], [3.0]]
 
 
+@pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
+def test_a_view_with_gaps_passes_with_its_own_elements(collective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrices = [torch.arange(6.0).view(2, 3) * (rank + 1) for rank in (0, 1)]
+    views = [matrices[0][:, :2], matrices[1].t()[:2].t()]
+    with ThreadPoolExecutor(2) as threads:
+        works = list(threads.map(lambda group, view: getattr(group, collective)([view]), pair(monkeypatch), views))
+        list(threads.map(lambda work: work.wait(), works))
+    factors = [3, 3] if collective == "allreduce" else [1, 1]
+    for matrix, factor, rest in zip(matrices, factors, (1, 2), strict=True):
+        assert matrix.tolist() == [[0, factor, 2 * rest], [3 * factor, 4 * factor, 5 * rest]]
+
+
 def test_the_rest_goes_over_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     group, _ = pair(monkeypatch)
     options = dist.AllreduceOptions()  # type: ignore[attr-defined]

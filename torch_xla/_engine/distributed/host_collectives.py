@@ -22,6 +22,7 @@ from ..processes import heartbeats, identity
 from ..step.schedule import is_common
 from ..step.sync import sync_step
 from ..tensor.device import existing_devices
+from .staged_collectives import written_after
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -124,7 +125,28 @@ def or_here(method: Method) -> Method:
         given = [*args, *kwargs.values()]
         if self.host.carries(given):
             with accounts.Spent(accounts.COMMUNICATION):
-                return getattr(self.host.connection(), method.__name__)(*args, **kwargs)
+                return _exchange(getattr(self.host.connection(), method.__name__), method.__name__, args, kwargs)
         return method(self, *args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def _exchange(collective: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call a method of Gloo's group, by copies of tensors that do not fill their memory in order.
+
+    Gloo exchanges as many elements of the memory as a tensor has, from its first one on, whatever its strides.
+    """
+    if all(tensor.is_contiguous() for tensor in _tensors([*args, *kwargs.values()])):
+        return collective(*args, **kwargs)
+    copied = [_contiguous(each) for each in args]
+    work = collective(*copied, **{key: _contiguous(value) for key, value in kwargs.items()})
+    written = [] if name == "send" else zip(_tensors(args[0]), _tensors(copied[0]), strict=True)
+    pairs = [(target, copy) for target, copy in written if target is not copy]
+    ended = written_after(work, [target for target, _ in pairs], [copy for _, copy in pairs])
+    return torch_distributed.HostWork(work, ended)
+
+
+def _contiguous(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        return argument.contiguous()
+    return [_contiguous(each) for each in argument] if isinstance(argument, (list, tuple)) else argument

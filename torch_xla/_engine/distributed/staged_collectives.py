@@ -47,7 +47,7 @@ def _staged(name: str) -> Callable[..., object]:
                 copies += _flat(copied)
         answer = operator(*staged)
         work = torch_distributed.work_of(answer[1] if returns_tensors else answer)
-        given = torch_distributed.HostWork(work, _written_after(work, targets, copies)).boxed()
+        given = torch_distributed.HostWork(work, written_after(work, targets, copies)).boxed()
         return (arguments[0], given) if returns_tensors else given
 
     return call
@@ -64,7 +64,7 @@ def _check(name: str, group: Any) -> None:
         )
 
 
-def _written_after(
+def written_after(
     work: Any, targets: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]
 ) -> torch.futures.Future[list[torch.Tensor]]:
     """Return a future that ends when `work` has ended and `targets` have got the values of their copies."""
