@@ -29,21 +29,26 @@ def test_each_has_a_rule_which_refuses_nothing(name: str) -> None:
 
 
 def test_other_calls_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    trial = call_planning.tried
+    evaluated_on_shapes: list[str] = []
+    trial = call_planning.evaluated_on_shapes
 
     def counted(plan: Any, *rest: Any) -> Any:
-        tried.append(str(plan.op))
+        evaluated_on_shapes.append(str(plan.op))
         return trial(plan, *rest)
 
-    monkeypatch.setattr(call_planning, "tried", counted)
+    monkeypatch.setattr(call_planning, "evaluated_on_shapes", counted)
     x = torch.arange(33 * 35, dtype=torch.float32).reshape(33, 35).to("xla")
     total = (x @ x.T).add_(1).mul(2).sigmoid().sum(0)
-    assert tried == []
+    assert evaluated_on_shapes == []
     x.index_add(0, torch.tensor([1], device="xla"), x[:1])
     x.to(torch.int32) + 1
     x.div(2, rounding_mode="floor")
-    assert tried == ["aten.index_add.default", "aten._to_copy.default", "aten.add.Tensor", "aten.div.Tensor_mode"]
+    assert evaluated_on_shapes == [
+        "aten.index_add.default",
+        "aten._to_copy.default",
+        "aten.add.Tensor",
+        "aten.div.Tensor_mode",
+    ]
     assert total.shape == (33,) and torch.isfinite(total.cpu()).all()
 
 
@@ -54,7 +59,7 @@ def test_a_trial_tells_nothing_more_and_wrong_calls_are_refused_as_on_the_cpu(
     every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers: dict[int, list[Any]] = {}
-    is_foretold, plan_of = skip_abstract_eval.is_foretold, call_planning._plan
+    meta_kernel_suffices, plan_of = skip_abstract_eval.meta_kernel_suffices, call_planning._plan
     seen: set[str] = set()
 
     def noted(*given: Any) -> Any:
@@ -63,17 +68,17 @@ def test_a_trial_tells_nothing_more_and_wrong_calls_are_refused_as_on_the_cpu(
         return plan
 
     def both(rule: Any, plan: Any, inferred: Any, writes: bool) -> bool:
-        answer = is_foretold(rule, plan, inferred, writes)
+        answer = meta_kernel_suffices(rule, plan, inferred, writes)
         if answer:
             seen.add(rule.op._schema.name)
-            shapes, _ = call_planning.tried(plan, [], numbers[id(plan)])
+            shapes, _ = call_planning.evaluated_on_shapes(plan, [], numbers[id(plan)])
             given = call_planning._without_unwanted(inferred, shapes)
             assert given.structure == inferred.structure
             whole = call_planning.replace(plan, outputs=inferred.outputs, structure=inferred.structure)
             call_planning._check_results(whole, shapes)
         return answer
 
-    monkeypatch.setattr(call_planning, "is_foretold", both)
+    monkeypatch.setattr(call_planning, "meta_kernel_suffices", both)
     monkeypatch.setattr(call_planning, "_plan", noted)
     chosen = [name for name in database() if name.split(".")[-1] in NAMES or name.startswith("_foreach_")]
     failures = []

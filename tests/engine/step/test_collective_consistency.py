@@ -88,8 +88,10 @@ def test_whom_this_process_was_counted_for_is_forgotten_where_it_has_been(monkey
     monkeypatch.setattr(collective_consistency, "_sequences", {})
     monkeypatch.setattr(collective_consistency, "_counted", set())
     for step in range(1, 6):
-        collective_consistency._bring(watch, (0, 1), "0,1", 2 * step, "digest")
-        collective_consistency._bring(watch, (0, 1), "0,1", 2 * step + 2, "digest")  # of another process that is ahead
+        collective_consistency._count_arrival(watch, (0, 1), "0,1", 2 * step, "digest")
+        collective_consistency._count_arrival(
+            watch, (0, 1), "0,1", 2 * step + 2, "digest"
+        )  # of another process that is ahead
         assert collective_consistency._counted == {("0,1", 2 * step), ("0,1", 2 * step + 2)}
         collective_consistency.after(program, ())
         assert collective_consistency._counted == {("0,1", 2 * step + 2)}

@@ -23,7 +23,7 @@ from .checks import cpu_errors
 from .checks import scalar_ranges as number_limits
 from .checks.cpu_dtypes import refuse_dtypes
 from .op_schema import Form, Operator
-from .skip_abstract_eval import is_foretold
+from .skip_abstract_eval import meta_kernel_suffices
 
 # Arguments that a rule never sees: this module decides the device and the memory order of results.
 DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
@@ -55,7 +55,7 @@ class Entry:
     nested: bool = False
     is_list: bool = False
     constants: tuple[Any, ...] = ()
-    # Results that are an operand as it came: the tensor written to keeps the value it has.
+    # Results that are an unchanged operand: the tensor that is written to keeps its value.
     unchanged: frozenset[int] = frozenset()
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
     variants: "dict[tuple[Any, ...], Entry] | None" = None
@@ -93,7 +93,7 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
     except Exception as error:  # what JAX raises for wrong arguments is its own; the CPU has PyTorch's words
         refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
         if refusal is None and isinstance(error, TypeError) and call[1]:
-            # Behind an operator's sign Python would take it for "not mine", and say something else.
+            # In `a + b` PyTorch turns a TypeError into NotImplemented, and Python raises its own message.
             raise RuntimeError(str(error)) from error
         if refusal is None:
             raise
@@ -105,7 +105,7 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
     return entry
 
 
-@uncollected  # PyTorch's modes are on, also for what a finalizer calls
+@uncollected  # PyTorch's modes are on, and would catch what a finalizer calls
 def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
     if call[2] and schema_of(operator.overload).name in _SIZED_BY_NUMBERS:
         return Entry(None, variants={})
@@ -127,8 +127,10 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     shapes: Any = None
     writes = operator.form is Form.INPLACE
     try:
-        if inferred is None or not is_foretold(rule, plan, inferred, writes):
-            shapes, passed_on = tried(plan, _written_operands(operator, args, kwargs) if writes else [], call[2])
+        if inferred is None or not meta_kernel_suffices(rule, plan, inferred, writes):
+            shapes, passed_on = evaluated_on_shapes(
+                plan, _written_operands(operator, args, kwargs) if writes else [], call[2]
+            )
             inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
         plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)
         _check_results(plan, shapes)
@@ -145,7 +147,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         inferred.constants,
         watched=writes and _may_overlap(operator, call),
         whole=not any(operand.__class__ is tuple for operand in call[1]),
-        # Another number, for which this entry is found too, may change what this one leaves as it is: `x.pow_(1.0)`.
+        # Calls with other numbers find this entry too: `x.pow_(1.0)` changes nothing, `x.pow_(2.0)` does.
         unchanged=frozenset(() if call[2] else passed_on),
         limits=number_limits.limits_of(
             operator, args, kwargs, (spec.dtype for spec in (*plan.operands, *plan.outputs))
@@ -154,8 +156,8 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 @uncollected
-def tried(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list[int]]:
-    """Evaluate the rule of `plan` on shapes; return also which of its first results are the very `targets`."""
+def evaluated_on_shapes(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list[int]]:
+    """Return the shapes of the rule's results, and which of the first ones are their `targets`, unchanged."""
     passed_on: list[int] = []
 
     def abstract(*arrays: Any) -> Any:

@@ -32,7 +32,7 @@ _ELEMENTWISE = frozenset(
 _OF_DIMENSIONS = frozenset(("bmm", "mean", "mm", "sum"))
 
 
-def is_foretold(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes: bool) -> bool:
+def meta_kernel_suffices(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes: bool) -> bool:
     """Return whether the meta kernel alone can plan a call of `rule`; `writes` means that it writes to an operand."""
     if not isinstance(rule.op, OpOverload) or not rule.op.name().startswith("aten::"):
         return False

@@ -1,4 +1,4 @@
-"""The reducer of `DistributedDataParallel` for `find_unused_parameters`.
+"""The reducer of `DistributedDataParallel` for `find_unused_parameters` and `static_graph`; else PyTorch's reduces.
 
 PyTorch's reducer needs pinned memory from a C++ backend to exchange the set of used parameters. Here all gradients are
 reduced after the backward pass: the step is one program, in which the compiler starts each exchange as early as it can.

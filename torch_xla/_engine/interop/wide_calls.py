@@ -1,4 +1,4 @@
-"""Functions that compute with 64-bit numbers, called in programs of JAX that have none.
+"""Call functions that compute with 64-bit numbers from JAX programs traced without `jax_enable_x64`.
 
 Without `jax_enable_x64` JAX narrows what it traces, also when it lowers or transforms an operation that was traced with
 64 bits. So such a function is one operation of its caller's program: its body is traced, transformed and lowered with
@@ -16,27 +16,27 @@ from jax.interpreters import ad, batching, mlir
 
 from ..atomic import uncollected
 
-_called = jex.core.Primitive("torch_graph")
-_called.multiple_results = True
+_call_primitive = jex.core.Primitive("torch_graph")
+_call_primitive.multiple_results = True
 
 
 @uncollected
 def traced(function: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> Any:
-    """Return the body that `call` takes: `function` of arrays of these sizes and dtypes."""
+    """Trace `function` with 64 bits, for arrays of these sizes and dtypes; `call` takes the result."""
     with jax.enable_x64(True):
         return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in arrays))
 
 
 def call(body: object, arrays: Sequence[object]) -> list[Any]:
     """Return the results of a traced body."""
-    return list(_called.bind(*arrays, body=body))
+    return list(_call_primitive.bind(*arrays, body=body))
 
 
 def _function(body: object) -> Callable[..., list[Any]]:
     return jex.core.jaxpr_as_fun(body)  # type: ignore[no-any-return]
 
 
-@_called.def_impl
+@_call_primitive.def_impl
 def _run(*arrays: object, body: object) -> list[Any]:
     return _compiled(body)(*arrays)  # type: ignore[no-any-return]
 
@@ -46,24 +46,22 @@ def _compiled(body: object) -> Any:
     return jax.jit(lambda *arrays: call(body, arrays))
 
 
-@_called.def_abstract_eval
+@_call_primitive.def_abstract_eval
 def _described(*_: object, body: Any) -> list[Any]:
     return list(body.out_avals)
 
 
-def _lowered(context: object, *operands: object, body: object) -> Any:
+def _lowering_rule(context: object, *operands: object, body: object) -> Any:
     with jax.enable_x64(True):
         return mlir.lower_fun(_function(body), multiple_results=True)(context, *operands)
 
 
-def _batched(arrays: Sequence[object], axes: Sequence[object], *, body: object) -> tuple[list[Any], list[int]]:
+def _batching_rule(arrays: Sequence[object], axes: Sequence[object], *, body: object) -> tuple[list[Any], list[int]]:
     found = call(traced(jax.vmap(_function(body), tuple(axes)), arrays), arrays)
     return found, [0] * len(found)
 
 
-def _differentiated(
-    primals: Sequence[object], tangents: Sequence[object], *, body: object
-) -> tuple[list[Any], list[Any]]:
+def _jvp_rule(primals: Sequence[object], tangents: Sequence[object], *, body: object) -> tuple[list[Any], list[Any]]:
     given = [place for place, each in enumerate(tangents) if type(each) is not ad.Zero]
 
     def linear(*arrays: object) -> list[Any]:
@@ -86,7 +84,7 @@ def _differentiated(
     ]
 
 
-def _transposed(given: Sequence[object], *operands: Any, body: object) -> list[Any]:
+def _transpose_rule(given: Sequence[object], *operands: Any, body: object) -> list[Any]:
     unknown = [place for place, each in enumerate(operands) if ad.is_undefined_primal(each)]
     known = [each for each in operands if not ad.is_undefined_primal(each)]
     given = [ad.instantiate_zeros(each) for each in given]
@@ -111,7 +109,7 @@ def _transposed(given: Sequence[object], *operands: Any, body: object) -> list[A
     return found
 
 
-mlir.register_lowering(_called, _lowered)
-batching.primitive_batchers[_called] = _batched
-ad.primitive_jvps[_called] = _differentiated
-ad.primitive_transposes[_called] = _transposed
+mlir.register_lowering(_call_primitive, _lowering_rule)
+batching.primitive_batchers[_call_primitive] = _batching_rule
+ad.primitive_jvps[_call_primitive] = _jvp_rule
+ad.primitive_transposes[_call_primitive] = _transpose_rule

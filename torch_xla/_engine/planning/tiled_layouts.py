@@ -1,4 +1,4 @@
-"""Count what a TPU stores of an array: its layouts consist of tiles, and partial tiles take whole ones."""
+"""Count the elements that a TPU stores for an array: whole tiles, even where one is partly filled."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ _TILE = re.compile(r"\(([\d,*]*)\)")
 
 
 def padded(dims: Sequence[int], layout: str) -> int:
-    """Return the number of elements that an array takes with its padding, by a layout such as "1,0:T(8,128)(2,1)".
+    """Return the number of elements, padding included, of an array in a layout such as "1,0:T(8,128)(2,1)".
 
     The first tile divides the minor dimensions, in the order of the layout. Each further tile divides the last
     dimensions of the one before.

@@ -5,8 +5,8 @@ So a process asks the others before it does something new.
 
 Each group of processes has a sequence: the collectives that it has run. The next collective is expected to be the one
 that followed the last time the sequence ended in the same way (`_Sequence`). A process whose next collective is the
-expected one does not ask. Another process announces its collective to the group, and starts when each of the others has
-announced the same, or has noted it. Threads answer for the processes (`heartbeats`), so that an answer does not wait
+expected one does not ask. Any other process announces its collective to the group, and starts when all the others have
+announced the same, or have noted it. Threads answer for the processes (`heartbeats`), so that an answer does not wait
 for what the process is doing. A process that arrives later with another collective does not start. The expectation
 follows from the sequence alone, so where the next collectives of two processes differ, at least one of them asks.
 
@@ -46,10 +46,10 @@ _WINDOW = 1 << 14
 _REMEMBERED = 1000
 # Seconds after which the threads of missing processes are asked.
 _REMIND = 0.3
-# So often, in seconds, who waits looks whether one of them has ended.
-_LOOK = 3.0
+# Seconds between the looks of a waiting process at whether another has ended.
+_SECONDS_BETWEEN_LOOKS = 3.0
 # Number of collectives on both sides of a difference that an error shows.
-_TOLD = 256
+_SHOWN_AROUND_DIFFERENCE = 256
 
 _compared = metrics.counter("ComparedCollectives")
 
@@ -147,7 +147,7 @@ _parts: WeakKeyDictionary[Program, tuple[GroupPart, ...]] = WeakKeyDictionary()
 # How many collectives this process has started, in all groups.
 _count = 0
 # The collectives that this process is about to start, by group.
-_next: dict[str, Started] = {}
+_about_to_start: dict[str, Started] = {}
 # Announcements about collectives that this process had not reached: by group and number of the first one.
 _noted: dict[str, dict[int, list[str]]] = {}
 # The groups and numbers for which this process was counted, and to which it has not come.
@@ -168,8 +168,8 @@ def before(program: Program, step: int, source_lines: SourceLines) -> None:
     for part in parts_of(program):
         with _lock:
             sequence = _sequences.setdefault(part.name, _Sequence())
-            # From here on it answers for what it is about to start.
-            _next[part.name] = Started(sequence.end, part, source_lines, _count, time.time_ns(), watch.line)
+            # From here on `_answer` also compares announcements with what is about to start.
+            _about_to_start[part.name] = Started(sequence.end, part, source_lines, _count, time.time_ns(), watch.line)
             end = sequence.end + len(part.collectives)
             noted = _noted.get(part.name, {}).items()
             is_different = any([sequence.differs(begin, told, part.collectives) for begin, told in noted])
@@ -191,7 +191,7 @@ def after(program: Program, source_lines: SourceLines) -> None:
     with _lock:
         for part in parts_of(program):
             sequence = _sequences.setdefault(part.name, _Sequence())
-            coming = _next.pop(part.name, None)
+            coming = _about_to_start.pop(part.name, None)
             time_ns, line = (coming.time, coming.line) if coming is not None else (time.time_ns(), None)
             sequence.recent.append(Started(sequence.end, part, source_lines, _count, time_ns, line))
             _count += len(part.collectives)
@@ -254,14 +254,14 @@ def _compare(watch: Watch, asked: Sequence[tuple[GroupPart, int, str]]) -> None:
     # Announce to all groups before waiting for one: a group may wait for an announcement to another.
     for part, begin, digest in asked:
         end = begin + len(part.collectives)
-        if not _bring(watch, part.group, part.name, end, digest):
+        if not _count_arrival(watch, part.group, part.name, end, digest):
             _declare_difference(watch, part.group, part.name, end)
             raise watch.error()
     for part, begin, digest in asked:
         _wait_for_all(watch, part, begin, digest)
 
 
-def _bring(watch: Watch, group: Sequence[int], name: str, end: int, digest: str) -> bool:
+def _count_arrival(watch: Watch, group: Sequence[int], name: str, end: int, digest: str) -> bool:
     """Count this process as one that came to `end` with this digest; return whether all digests are equal."""
     if watch.propose(f"digest/{name}/{end}", digest) != digest:
         return False
@@ -284,7 +284,7 @@ def _wait_for_all(watch: Watch, part: GroupPart, begin: int, digest: str) -> Non
         watch.send(others, letter | {"collectives": [_short(each) for each in part.collectives]})
     seconds = config.collective_seconds()
     end = time.monotonic() + seconds
-    while not _have_come(key, min(_LOOK, max(0.0, end - time.monotonic()))):
+    while not _have_come(key, min(_SECONDS_BETWEEN_LOOKS, max(0.0, end - time.monotonic()))):
         ended = sorted(set(watch.ended()).intersection(part.group))
         if ended:
             watch.declare_ended(ended)
@@ -308,13 +308,13 @@ def _answer(watch: Watch, letter: dict[str, Any]) -> None:
     end = begin + len(told)
     with _lock:
         sequence = _sequences.setdefault(name, _Sequence())
-        coming = _next.get(name)
+        coming = _about_to_start.get(name)
         collectives = coming.part.collectives if coming is not None else []
         is_different = sequence.differs(begin, told, collectives)
         if end > sequence.end:
             _noted.setdefault(name, {})[begin] = told
-    if is_different or not _bring(watch, group, name, end, letter["digest"]):
-        # Not in this thread, which must answer what all are asked then.
+    if is_different or not _count_arrival(watch, group, name, end, letter["digest"]):
+        # In another thread: this one must answer the "describe" request that follows.
         threading.Thread(target=_declare_difference, args=(watch, group, name, end), daemon=True).start()
 
 
@@ -323,10 +323,10 @@ def _describe(watch: Watch, letter: dict[str, Any]) -> None:
     name, end = letter["name"], letter["end"]
     with _lock:
         sequence = _sequences.setdefault(name, _Sequence())
-        started = [*sequence.recent, *([_next[name]] if name in _next else [])]
+        started = [*sequence.recent, *([_about_to_start[name]] if name in _about_to_start else [])]
     told = {}
     for begin, part, source_lines, *_ in started:
-        if begin + len(part.places) <= end - _TOLD or begin > end + _TOLD:
+        if begin + len(part.places) <= end - _SHOWN_AROUND_DIFFERENCE or begin > end + _SHOWN_AROUND_DIFFERENCE:
             continue
         where = source_lines()
         for number, (words, place) in enumerate(zip(part.collectives, part.places, strict=True), begin):
@@ -375,7 +375,7 @@ def recorded() -> list[tuple[str, list[Started], list[Started], int]]:
     """Return for each group its name, its last programs, the one that this process is about to start, and its end."""
     with _lock:
         found = [
-            (name, list(sequence.recent), [_next[name]] if name in _next else [], sequence.end)
+            (name, list(sequence.recent), [_about_to_start[name]] if name in _about_to_start else [], sequence.end)
             for name, sequence in _sequences.items()
         ]
     return [each for each in found if each[1] or each[2]]
@@ -392,14 +392,14 @@ heartbeats.about.append(_about)
 def look_for_the_missing(watch: Watch, seconds: float) -> None:
     """Declare a fault if a process that this one waits for does not answer, or has not started what this one has.
 
-    It raises that fault. Where all have come to the same place the device is slow, which is no fault.
+    Raises that fault. If all have come to the same place, only the device is slow: it logs a warning.
     """
     everyone = range(watch.place.count)
     reports = watch.reports(everyone)
     missing = set(everyone).difference(reports)
     with _lock:
         ends = {name: sequence.end for name, sequence in _sequences.items()}
-        ends.update({name: each.begin + len(each.part.places) for name, each in _next.items()})
+        ends.update({name: each.begin + len(each.part.places) for name, each in _about_to_start.items()})
     for name, end in ends.items():
         for index in map(int, name.split(",")):
             if index in reports and reports[index]["collectives"].get(name, 0) < end:

@@ -41,7 +41,7 @@ class HostProgram:
     """The host's part of a step, ready to be computed again."""
 
     def __init__(self, part: HostPart, numbers: Sequence[object], order: Sequence[int]) -> None:
-        """Take as `order` those of the tape's `numbers` that the program on the device takes."""
+        """Take as `order` the indices of the tape's `numbers` that the program on the device takes."""
         self._tensors = part.tensors
         # Writes go to copies first, and are applied once the program on the device has started.
         self._copies = [tensor.detach().clone() for tensor in part.tensors]
@@ -67,5 +67,5 @@ class HostProgram:
         return numbers
 
     def settled(self) -> Iterator[Any]:
-        """Return an iterator that writes what was computed to the tensors."""
+        """Return an iterator that, as it is consumed, writes the computed values to the tensors."""
         return map(private.copy_each, (self._tensors,), (self._copies,)) if self._copies else iter(())

@@ -39,7 +39,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class InputGroup:
-    """Inputs that are divided alike: parameters of one name but for its numbers and of one size, or batches."""
+    """Inputs that are divided alike: batches, or parameters of one size whose names differ only in numbers."""
 
     name: str
     size: tuple[int, ...]  # for a batch the first dimension only
@@ -73,7 +73,7 @@ def modules_alive() -> dict[str, torch.nn.Module]:
 def roles_of(
     graph: Graph, inputs: Sequence[Value], outputs: Sequence[Value], modules: Mapping[str, torch.nn.Module]
 ) -> list[Role]:
-    """Return the role of each input. An input that a result replaces has the role of the result."""
+    """Return the role of each input. An updated input has the role of its new value."""
     index_of = {id(value): index for index, value in enumerate(inputs)}
     index_of |= {id(outputs[output]): index for index, output in successors(graph).items()}
     roles = [Role() if spec.size and spec.sharding is None else Role(RoleKind.WHOLE) for spec in graph.inputs]
