@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def expected(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     result.sum().backward()
     assert x.grad is not None
     return result.detach(), x.grad
+
+
+@pytest.fixture(autouse=True)
+def switched_on() -> Iterator[None]:
+    """PyTorch 2.11 gives a compiled function `aot_compile` only when a switch is set."""
+    with torch._dynamo.config.patch(enable_aot_compile=True):
+        yield
 
 
 @pytest.mark.parametrize("way", WAYS)
