@@ -38,9 +38,10 @@ _NUMBERS = (2, 2.5, True, 1j)
 # Why one of the two refuses what the other takes. docs/operator_database.md has the same table.
 REASONS = {
     "accelerators": "The CPU lacks a kernel for the dtype; PyTorch's database says that CUDA has one.",
+    "float8": "Both refuse float8, one for the kernel that it lacks and the other for a promotion.",
     "sparse": "The call makes or takes sparse tensors, which no XLA device has.",
     "gradient": "A backward operator called by hand with floats of unlike dtypes; autograd calls it with any.",
-    "drawn": "The CPU draws no numbers of float8; XLA does.",
+    "identity": "Of real numbers it returns its operand, and the CPU's `out=` form lacks a kernel that copies the dtype.",
     "cpu only": "PyTorch's Python code converts operands on the CPU, and on no other device.",
     "mask": "An internal operator whose meta kernel refuses masks that are not bool; the CPU's kernel does not look.",
 }
@@ -49,8 +50,8 @@ _BY_NAME = {
     "nn_functional_linear_cross_entropy_chunked": "cpu only",
     "nn_functional_linear_cross_entropy_chunked_none": "cpu only",
     "_unsafe_masked_index": "mask",
+    "conj_physical": "identity",
 }
-_DRAWN = frozenset(("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "uniform"))
 
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
@@ -73,8 +74,8 @@ def accepted(op: Any, dtypes: set[torch.dtype], theirs: Exception | None, ours: 
     # Of a call that is wrong in another way, too, each says what it sees first.
     if missing and dtypes & (op.supported_dtypes("cuda") - op.supported_dtypes("cpu")):
         return "accelerators"
-    if missing and torch.float8_e4m3fn in dtypes and op.name in _DRAWN:
-        return "drawn"
+    if missing and "Promotion for Float8" in str(ours) or "ScalarType for Float8" in str(ours):
+        return "float8" if theirs is not None else ""
     reason = _BY_NAME.get(op.formatted_name, "")
     return "" if reason == "gradient" and theirs is None else reason
 
@@ -166,9 +167,11 @@ def _out(op: Any, arguments: Arguments, dtype: torch.dtype) -> Any:
 
 
 def converted(value: Any, base: torch.dtype, dtype: torch.dtype) -> Any:
-    """The arguments of a call with tensors of another dtype instead of `base`."""
-    if base is dtype:
-        return value
-    return torch.utils._pytree.tree_map_only(
-        Tensor, lambda t: t.to(dtype) if t.dtype is base and t.layout is torch.strided else t, value
-    )
+    """Return the arguments of a call with another dtype in place of `base`, of tensors and by name."""
+
+    def of(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(dtype) if leaf.dtype is base and leaf.layout is torch.strided else leaf
+        return dtype if leaf is base else leaf
+
+    return value if base is dtype else torch.utils._pytree.tree_map(of, value)

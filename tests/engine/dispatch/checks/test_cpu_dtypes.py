@@ -41,6 +41,18 @@ REFUSED: dict[str, Call] = {
     "Cholesky factor of bfloat16": lambda a, b: torch.linalg.cholesky(torch.diag(a.bfloat16())),
     "distances of halves": lambda a, b: torch.cdist(a[:, None].half(), b[:, None].half()),
     "sum of float8": lambda a, b: a.to(torch.float8_e4m3fn) + b.to(torch.float8_e4m3fn),
+    "range of truth values": lambda a, b: torch.arange(3, dtype=torch.bool, device=a.device),
+    "range of complex numbers": lambda a, b: torch.arange(3, dtype=torch.complex64, device=a.device),
+    "range into complex numbers": lambda a, b: torch.arange(3, out=a.new_empty(3, dtype=torch.complex64)),
+    "identity of uint16": lambda a, b: torch.eye(3, dtype=torch.uint16, device=a.device),
+    "window of integers": lambda a, b: torch.hann_window(3, dtype=torch.int64, device=a.device),
+    "draw of float8": lambda a, b: torch.randn(3, dtype=torch.float8_e5m2, device=a.device),
+    "places in uint16": lambda a, b: a.to(torch.uint16).nonzero(),
+    "places in uint16 into out": lambda a, b: torch.nonzero(a.to(torch.uint16), out=b),
+    "index_put of uint16": lambda a, b: a.to(torch.uint16).index_put((b - 4,), b.to(torch.uint16)),
+    "unique_consecutive of float8": lambda a, b: a.to(torch.float8_e4m3fn).unique_consecutive(),
+    "variance of float8": lambda a, b: a.to(torch.float8_e4m3fn).var(),
+    "places in float8": lambda a, b: torch.bucketize(a.to(torch.float8_e4m3fn), b.float()),
     "sum of uint16": lambda a, b: a.to(torch.uint16) + b.to(torch.uint16),
 }
 
@@ -57,6 +69,10 @@ TAKEN: dict[str, Call] = {
         torch.diag(a.float()), torch.diag(b), upper=True
     ),
     "comparison of truth values": lambda a, b: a.bool() < b.bool(),
+    "distinct numbers of uint16": lambda a, b: torch.cat([a, b, a]).to(torch.uint16).unique(),
+    "distinct rows of uint64": lambda a, b: torch.stack([a, b, a]).to(torch.uint64).unique(dim=0),
+    "range of bfloat16": lambda a, b: torch.arange(3, dtype=torch.bfloat16, device=a.device),
+    "places in no float8": lambda a, b: torch.bucketize(a[:0].to(torch.float8_e4m3fn), b.float())[None].sum(1),
     "one-hot": lambda a, b: torch.nn.functional.one_hot(a, 4),
 }
 
@@ -90,6 +106,26 @@ def test_a_mean_of_complex_numbers_is_drawn_around_as_on_the_cpu() -> None:
     assert torch.normal(torch.ones(3, dtype=torch.complex64, device="xla"), 2).dtype is torch.complex64
 
 
+def test_a_question_to_the_cpu_leaves_its_random_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_dtypes, "_taken", {})
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    torch.randperm(6, dtype=torch.int32, device="xla")
+    torch.empty(3, dtype=torch.bfloat16, device="xla").normal_()
+    torch.empty(3, dtype=torch.int32, device="xla").random_(0, 9)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_large_range_costs_no_memory_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = cpu_errors.refusal_of_the_cpu
+    monkeypatch.setattr(cpu_dtypes, "_taken", {})
+    monkeypatch.setattr(cpu_errors, "refusal_of_the_cpu", lambda *a, **k: (asked.append(a[1]), ask(*a, **k))[1])
+    torch.arange(1 << 34, dtype=torch.int64, device="xla")  # 128 GiB, never computed
+    assert asked == [(0, 4, 1)] or asked == [(4,)] or asked == [(0, 4)]
+
+
 def test_the_cpu_is_asked_once_for_each_combination_of_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     ask = cpu_errors.refusal_of_the_cpu
@@ -99,7 +135,7 @@ def test_the_cpu_is_asked_once_for_each_combination_of_dtypes(monkeypatch: pytes
         one = torch.ones(size, dtype=torch.int32, device="xla")
         for _ in range(3):
             torch.bitwise_and(one, one)
-    assert asked == ["aten::bitwise_and.Tensor"]
+    assert asked == ["aten::ones", "aten::bitwise_and.Tensor"]
 
 
 def test_a_large_operand_of_a_pointwise_operator_costs_no_memory_on_the_host() -> None:

@@ -13,12 +13,15 @@ from torch import Tensor
 from ...caching.bounded import put_last
 from ...compat.names.torch import pytree, schema_of
 from ...lowering.machinery.registry import Promotion, Rule
-from ..op_schema import Form, Operator
+from ..op_schema import Form, Operator, operator_of
 from . import cpu_errors
 
 # Calls whose dtypes the CPU takes: its answer is the same for every size. A list may have any number of tensors.
 _taken: dict[tuple[Any, ...], None] = {}
 _MOST_TAKEN = 4096
+
+# The largest number that the CPU is asked to make a tensor of.
+_FEW = 4
 
 # By the names of arguments that say where elements are: dtypes that every operator takes.
 _PLACES = {
@@ -44,13 +47,16 @@ def refuse_dtypes(
     is_pointwise = rule.promotion is not Promotion.NONE
     is_usual = not is_pointwise and bool not in kinds and _is_of_one_float(operands)
     is_usual = is_usual and _has_usual_places(operator, args, kwargs)
-    if not operands or asked in _taken or _is_of_autograd(operator, operands):
+    if not operands:
+        _refuse_made(operator, args, kwargs)
         return
-    if is_usual and (rule.random or operands[0].dtype.itemsize >= 4):
-        return  # all operators take float32 and float64; numbers of narrower floats are drawn here
+    if asked in _taken or _is_of_autograd(operator, operands):
+        return
+    if is_usual and operands[0].dtype.itemsize >= 4:
+        return  # all operators take float32 and float64
     of_dtypes_alone = not is_pointwise and _has_places_beside(operator, args, kwargs)
     if of_dtypes_alone and operator.index_like:
-        return  # its kernel has asked about the values
+        is_usual = True  # its kernel has asked about the values: what is left is whether there is a kernel
     # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float.
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_usual)
     if is_pointwise and refusal is not None and not cpu_errors.is_of_a_missing_kernel(refusal):
@@ -60,6 +66,38 @@ def refuse_dtypes(
     # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
     if all(operand.numel() > operand.dtype.is_complex for operand in operands):
         put_last(_taken, asked, None, _MOST_TAKEN)
+
+
+def refuse_without_kernel(name: str, *args: Any) -> None:
+    """Raise what the CPU raises if it has no kernel for the dtypes of a call that a hand-written kernel composes."""
+    asked = name, tuple(operand.dtype for operand in _tensors(args, {})), ()
+    if asked in _taken:
+        return
+    operator = operator_of(name)
+    refusal = cpu_errors.refusal_of_the_cpu(operator, args, {}, small=True)
+    if refusal is not None and is_refused(operator, args, {}, refusal, of_dtypes_alone=True, of_kernels_alone=True):
+        raise refusal
+    put_last(_taken, asked, None, _MOST_TAKEN)
+
+
+def _refuse_made(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU raises for the `dtype=` of a tensor that is made of numbers, such as by `arange`."""
+    dtype = kwargs.get("dtype")
+    asked = operator.name, (), (dtype,)
+    if dtype is None or asked in _taken:
+        return
+    few_args, few_kwargs = pytree.tree_map(_at_most_few, (args, kwargs))
+    refusal = cpu_errors.refusal_of_the_cpu(operator, few_args, few_kwargs)
+    if refusal is None:
+        put_last(_taken, asked, None, _MOST_TAKEN)
+    elif cpu_errors.refusal_of_the_cpu(operator, few_args, {**few_kwargs, "dtype": torch.float32}) is None:
+        raise refusal
+
+
+def _at_most_few(leaf: Any) -> Any:
+    """Return a number near enough to 0 that a tensor of this size, or with this last element, is small."""
+    is_number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
+    return type(leaf)(min(max(leaf, -_FEW), _FEW)) if is_number and abs(leaf) > _FEW else leaf
 
 
 def refuse_outs(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,11 +166,12 @@ def _is_doubtful(
 
 def _is_of_autograd(operator: Operator, operands: list[Tensor]) -> bool:
     """Return whether autograd calls it: what the forward kernel kept has the dtypes of this device."""
-    return "backward" in _name(operator) and operands[0].is_floating_point()
+    return "backward" in _name(operator) and operands[0].is_floating_point() and operands[0].itemsize > 1
 
 
 def _is_of_one_float(operands: list[Tensor]) -> bool:
-    return len({each.dtype for each in operands}) == 1 and operands[0].is_floating_point()
+    # Of float8 the CPU's kernels refuse more than what they lack: most promotions.
+    return len({each.dtype for each in operands}) == 1 and operands[0].is_floating_point() and operands[0].itemsize > 1
 
 
 def _has_places_beside(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -190,6 +190,7 @@ def refusal_of_the_cpu(
     """
     if operator.name in _WRITE_BY_VALUES:
         return None
+    drawn = torch.default_generator.get_state()  # an operator that draws must not move the host's random numbers on
     try:
         twins = _Twins(instead or {}, _few(args, kwargs) if small else {})
         cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
@@ -202,6 +203,8 @@ def refusal_of_the_cpu(
         # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
         is_of_the_cpu = not str(refusal).startswith("Could not run ") and "Expected a value of type" not in str(refusal)
         return refusal.with_traceback(None) if is_of_the_cpu else None
+    finally:
+        torch.default_generator.set_state(drawn)
     return None
 
 

@@ -18,6 +18,7 @@ from ...lowering.indexing.sorting import ORDER_OF_ROWS
 from ...tensor.host_known_values import Asked, known_numbers
 from ...tensor.storage import shows_all, snapshot, value_of, wrap
 from ..checks import index_checks
+from ..checks.cpu_dtypes import refuse_without_kernel
 from ..out_variants import fill_out
 from ..recording_kernel import append, recorder
 
@@ -25,6 +26,8 @@ Parts = tuple[Tensor, Tensor, Tensor]
 
 _static_places = recorder("aten::nonzero_static")
 _repeat_interleave = recorder("aten::repeat_interleave.Tensor")
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 _order_plans: dict[Spec, Plan] = {}
 table_of_plans(_order_plans)
@@ -36,6 +39,7 @@ def _count(truths: Tensor) -> int:
 
 def nonzero(self: Tensor) -> Tensor:
     """Implement `torch.nonzero`: the indices of the nonzero elements, one a row, stored column by column."""
+    refuse_without_kernel("aten::nonzero", self)
     truths = self if self.dtype is torch.bool else self != 0
     places: Tensor = _static_places(truths, size=_count(truths))
     return places.t().contiguous().as_strided(places.shape, (1, len(places)))
@@ -43,6 +47,7 @@ def nonzero(self: Tensor) -> Tensor:
 
 def nonzero_out(self: Tensor, *, out: Tensor) -> Tensor:
     """Implement `torch.nonzero(x, out=...)`."""
+    refuse_without_kernel("aten::nonzero", self)
     if out.dtype is not torch.int64:
         raise RuntimeError(f"nonzero: expected out tensor to have scalar type Long but got {out.dtype}")
     if out.device != self.device:
@@ -131,7 +136,13 @@ def _distinct(values: Tensor, order: Tensor | None, counts: bool, inverse: bool)
     places, run, lengths = _runs(_starts(values))
     if inverse and order is not None:
         run = torch.empty_like(run).scatter_(0, order, run)
-    return values.index_select(0, places), run if inverse else nothing, lengths if counts else nothing
+    return _rows(values, places), run if inverse else nothing, lengths if counts else nothing
+
+
+def _rows(values: Tensor, places: Tensor) -> Tensor:
+    """Return rows of `values`. `index_select` takes no unsigned numbers wider than 8 bits, and moves their bits."""
+    signed = _SIGNED.get(values.dtype)
+    return values.index_select(0, places) if signed is None else values.view(signed).index_select(0, places).view(values.dtype)
 
 
 def _refuse_complex(self: Tensor, name: str) -> None:
@@ -184,7 +195,7 @@ def unique_dim(
     rows = _as_rows(self, dim)
     order = _order_of_rows(rows)
     # The CPU returns all three, whatever is asked for.
-    distinct, inverse, counts = _distinct(rows.index_select(0, order), order, True, True)
+    distinct, inverse, counts = _distinct(_rows(rows, order), order, True, True)
     return _as_slices(distinct, self, dim), inverse, counts
 
 
@@ -192,6 +203,7 @@ def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Parts:
     """Implement `torch.unique_consecutive`: the first of each run of equal elements, or of equal slices."""
+    refuse_without_kernel("aten::unique_consecutive", self)
     if dim is not None:
         distinct, inverse, counts = _distinct(_as_rows(self, dim), None, True, True)
         return _as_slices(distinct, self, dim), inverse, counts

@@ -20,13 +20,18 @@ aten = torch.ops.aten
 _FEW = 64
 
 
+def _comparable(array: jax.Array) -> jax.Array:
+    """Return numbers of float8 as float32: JAX promotes float8 to no other dtype."""
+    return array.astype(np.float32) if array.dtype.itemsize == 1 and jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
 def insertion_points(sequence: jax.Array, values: Any, right: bool) -> jax.Array:
     """Return the positions of `values` in `sequence`, sorted along its last dimension, else of the shape of `values`.
 
     The halving is PyTorch's, so that the answers agree where there are NaNs too.
     """
     size = sequence.shape[-1]
-    values = jnp.asarray(values)
+    sequence, values = _comparable(sequence), _comparable(jnp.asarray(values))
 
     def halve(_: Any, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds

@@ -209,10 +209,9 @@ def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Ar
     self = self.astype(products.dtype)
     if _is(beta, 1):
         return self + scaled
-    kept = self * number_as(beta, products.dtype)
-    if not isinstance(beta, (bool, int, float, complex)):
-        kept = jnp.where(beta == 0, jnp.zeros_like(kept), kept)
-    return kept + scaled
+    total = self * number_as(beta, products.dtype) + scaled
+    # For a known beta of 0 nothing is added, so that a product of -0.0 keeps its sign.
+    return total if isinstance(beta, (bool, int, float, complex)) else jnp.where(beta == 0, scaled, total)
 
 
 def _is(number: Any, value: int) -> bool:
