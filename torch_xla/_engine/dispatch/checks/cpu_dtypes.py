@@ -77,7 +77,8 @@ def refuse_without_kernel(name: str, *args: Any) -> None:
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, {}, small=True)
     if refusal is not None and is_refused(operator, args, {}, refusal, of_dtypes_alone=True, of_kernels_alone=True):
         raise refusal
-    put_last(_taken, asked, None, _MOST_TAKEN)
+    if args[0].numel():  # of nothing, kernels do not look at dtypes
+        put_last(_taken, asked, None, _MOST_TAKEN)
 
 
 def _refuse_made(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

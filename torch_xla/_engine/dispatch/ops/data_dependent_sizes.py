@@ -145,14 +145,9 @@ def _rows(values: Tensor, places: Tensor) -> Tensor:
     return values.index_select(0, places) if signed is None else values.view(signed).index_select(0, places).view(values.dtype)
 
 
-def _refuse_complex(self: Tensor, name: str) -> None:
-    if self.dtype.is_complex:
-        raise NotImplementedError(f'"{name}" not implemented for {self.dtype}: complex numbers have no order')
-
-
 def unique2(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Parts:
     """Implement `torch.unique` of all elements, in ascending order."""
-    _refuse_complex(self, "unique")
+    refuse_without_kernel("aten::_unique2", self)
     values, order = self.reshape(-1).sort(stable=True)
     distinct, inverse, counts = _distinct(values, order, return_counts, return_inverse)
     return distinct, inverse.view(self.shape) if return_inverse else inverse, counts
@@ -191,7 +186,7 @@ def unique_dim(
     self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Parts:
     """Implement `torch.unique(dim=...)`: distinct slices in ascending order."""
-    _refuse_complex(self, "unique_dim")
+    refuse_without_kernel("aten::unique_dim", self, dim)
     rows = _as_rows(self, dim)
     order = _order_of_rows(rows)
     # The CPU returns all three, whatever is asked for.
@@ -203,11 +198,10 @@ def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Parts:
     """Implement `torch.unique_consecutive`: the first of each run of equal elements, or of equal slices."""
-    refuse_without_kernel("aten::unique_consecutive", self)
+    refuse_without_kernel("aten::unique_consecutive", self, False, False, dim)
     if dim is not None:
         distinct, inverse, counts = _distinct(_as_rows(self, dim), None, True, True)
         return _as_slices(distinct, self, dim), inverse, counts
-    _refuse_complex(self, "unique")
     distinct, inverse, counts = _distinct(self.reshape(-1), None, return_counts, return_inverse)
     return distinct, inverse.view(self.shape) if return_inverse else inverse, counts
 
