@@ -41,7 +41,7 @@ REASONS = {
     "float8": "Both refuse float8, one for the kernel that it lacks and the other for a promotion.",
     "sparse": "The call makes or takes sparse tensors, which no XLA device has.",
     "gradient": "A backward operator called by hand with floats of unlike dtypes; autograd calls it with any.",
-    "identity": "Of real numbers it returns its operand, and the CPU's `out=` form lacks a kernel that copies the dtype.",
+    "identity": "Of real numbers it returns its operand; the CPU's `out=` form lacks a kernel for the dtype.",
     "cpu only": "PyTorch's Python code converts operands on the CPU, and on no other device.",
     "mask": "An internal operator whose meta kernel refuses masks that are not bool; the CPU's kernel does not look.",
 }

@@ -49,7 +49,6 @@ REFUSED: dict[str, Call] = {
     "draw of float8": lambda a, b: torch.randn(3, dtype=torch.float8_e5m2, device=a.device),
     "places in uint16": lambda a, b: a.to(torch.uint16).nonzero(),
     "places in uint16 into out": lambda a, b: torch.nonzero(a.to(torch.uint16), out=b),
-    "index_put of uint16": lambda a, b: a.to(torch.uint16).index_put((b - 4,), b.to(torch.uint16)),
     "unique_consecutive of float8": lambda a, b: a.to(torch.float8_e4m3fn).unique_consecutive(),
     "variance of float8": lambda a, b: a.to(torch.float8_e4m3fn).var(),
     "places in float8": lambda a, b: torch.bucketize(a.to(torch.float8_e4m3fn), b.float()),

@@ -56,7 +56,7 @@ def refuse_dtypes(
         return  # all operators take float32 and float64
     of_dtypes_alone = not is_pointwise and _has_places_beside(operator, args, kwargs)
     if of_dtypes_alone and operator.index_like:
-        is_usual = True  # its kernel has asked about the values: what is left is whether there is a kernel
+        return  # its kernel has asked about the values
     # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float.
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_usual)
     if is_pointwise and refusal is not None and not cpu_errors.is_of_a_missing_kernel(refusal):

@@ -142,7 +142,9 @@ def _distinct(values: Tensor, order: Tensor | None, counts: bool, inverse: bool)
 def _rows(values: Tensor, places: Tensor) -> Tensor:
     """Return rows of `values`. `index_select` takes no unsigned numbers wider than 8 bits, and moves their bits."""
     signed = _SIGNED.get(values.dtype)
-    return values.index_select(0, places) if signed is None else values.view(signed).index_select(0, places).view(values.dtype)
+    if signed is None:
+        return values.index_select(0, places)
+    return values.view(signed).index_select(0, places).view(values.dtype)
 
 
 def unique2(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Parts:

@@ -22,7 +22,9 @@ _FEW = 64
 
 def _comparable(array: jax.Array) -> jax.Array:
     """Return numbers of float8 as float32: JAX promotes float8 to no other dtype."""
-    return array.astype(np.float32) if array.dtype.itemsize == 1 and jnp.issubdtype(array.dtype, jnp.floating) else array
+    return (
+        array.astype(np.float32) if array.dtype.itemsize == 1 and jnp.issubdtype(array.dtype, jnp.floating) else array
+    )
 
 
 def insertion_points(sequence: jax.Array, values: Any, right: bool) -> jax.Array:
