@@ -109,7 +109,7 @@ def test_what_is_not_understood_is_said_with_its_name() -> None:
         return iterator, reference
 
     (first, second) = sorted(reached(uses).unknown)
-    assert "(iterator), of which it is not known what it holds" in second
+    assert "(iterator), whose contents are not known" in second
     assert "a weak reference (reference) to something that it does not see otherwise" in first
 
 
