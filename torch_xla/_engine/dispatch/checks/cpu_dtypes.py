@@ -52,8 +52,8 @@ def refuse_dtypes(
         return
     if asked in _taken or _is_of_autograd(operator, operands):
         return
-    if is_usual and operands[0].dtype.itemsize >= 4:
-        return  # all operators take float32 and float64
+    if is_usual and (rule.random or operands[0].dtype.itemsize >= 4):
+        return  # all operators take float32 and float64, and all that draw take halves
     of_dtypes_alone = not is_pointwise and _has_places_beside(operator, args, kwargs)
     if of_dtypes_alone and operator.index_like:
         return  # its kernel has asked about the values
