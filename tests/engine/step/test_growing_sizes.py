@@ -1,5 +1,6 @@
 """Steps whose sizes grow by one: equal to the CPU's, in programs that do not change with the length."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from torch_xla.debug import metrics
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
+    text("xla", 40)
     growing_sizes._forms.clear()
     del growing_sizes.why[:]
     yield
@@ -27,9 +29,20 @@ def compiled() -> int:
     return int(found[0]) if found else 0
 
 
+@functools.cache
+@torch.no_grad()
+def text(device: str, n: int) -> torch.Tensor:
+    """A text of `n` tokens, which are its places: one after the other was appended."""
+    if n == 2 or device == "cpu":
+        return torch.arange(n).to(device)
+    found = torch.cat([text(device, n - 1), torch.tensor([n - 1]).to(device)])
+    torch_xla.sync()
+    return found
+
+
 def rows(x: torch.Tensor, n: int) -> torch.Tensor:
     """A table of `n` rows that depends on `x`."""
-    return (torch.arange(n, device=x.device)[:, None] * 0.3 + x).sin()
+    return (text(x.device.type, n)[:, None] * 0.3 + x).sin()
 
 
 # Each takes a vector of four and a length, and returns something of a size that does not change.
@@ -55,7 +68,6 @@ STEPS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "indexed": lambda x, n: rows(x, n)[torch.arange(n - 1, n - 3, -1, device=x.device)].flatten(),
     "embedded": lambda x, n: F.embedding(torch.arange(n, device=x.device) % 4, rows(x, 4)).std(0),
     "written": lambda x, n: _written(rows(x, n)),
-    "length": lambda x, n: x * n,
 }
 
 
@@ -112,7 +124,7 @@ def test_a_result_that_grows_is_cut_from_its_room_when_it_is_read() -> None:
         total = held.sum().item()
         counts.append(compiled() - before)
         assert total == pytest.approx(rows(torch.ones(4), n).sum().item(), rel=1e-5)
-    assert counts == [1, 1, 1, 0, 0, 0]
+    assert counts == [1, 1, 0, 0, 0, 0]
     assert isinstance(held.untyped_storage().value, Padded)  # type: ignore[attr-defined]
     assert held.shape == (8, 4) and held.stride() == (4, 1)
     torch.testing.assert_close(held.cpu(), rows(torch.ones(4), 8))
@@ -141,24 +153,24 @@ def test_two_programs_that_take_turns_grow_by_two() -> None:
     assert sum(counts) <= 6 and not any(counts[6:]), counts
 
 
-def test_sizes_that_change_without_growing_by_one_keep_their_programs() -> None:
+def test_steps_that_read_no_sequence_that_was_appended_to_keep_their_programs() -> None:
     x, counts = torch.ones(4).to("xla"), []
     shared = metrics.counter_value("GrowingSizesShared")
-    for n in (3, 5, 4, 9, 7, 8, 3, 4):
+    for n in (3, 4, 5, 6, 9, 7, 3):
         before = compiled()
-        (rows(x, n) + 1).sum().item()
+        (torch.arange(n, device="xla")[:, None] * 0.3 + x).sum().item()
         counts.append(compiled() - before)
-    assert counts == [1, 1, 1, 1, 1, 1, 0, 0] and metrics.counter_value("GrowingSizesShared") == shared
+    assert counts == [1, 1, 1, 1, 1, 1, 0] and metrics.counter_value("GrowingSizesShared") == shared
 
 
 def test_random_numbers_of_a_size_that_grows_are_those_of_its_own_program() -> None:
     for n in range(3, 8):
         torch.manual_seed(n)
         torch_xla.manual_seed(n)
-        shared = torch.rand(n, device="xla").sum().item()
+        shared = (torch.rand(n, device="xla") + text("xla", n)).sum().item()
         growing_sizes._forms.clear()
         torch_xla.manual_seed(n)
-        assert shared == pytest.approx(torch.rand(n, device="xla").sum().item())
+        assert shared == pytest.approx((torch.rand(n, device="xla") + text("xla", n)).sum().item())
 
 
 def test_training_on_sizes_that_grow_gives_the_cpus_gradients() -> None:

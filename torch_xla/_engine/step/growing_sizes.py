@@ -1,9 +1,9 @@
 """Pass 5, growing sizes: one program for graphs that differ only in a size that grows by one from step to step.
 
 A text that is written token by token has masks, scores and positions of another size at every step, so each step would
-be a program of its own. Once three graphs in a row have grown by the same sizes, or two that read a sequence which was
-appended to, such graphs run as one program: its arrays have the capacity of the next power of two, and the length is a
-number. A graph that cannot be computed so keeps its own program.
+be a program of its own. Once two graphs in a row that read a sequence which was appended to have grown, such graphs run
+as one program: its arrays have the capacity of the next power of two, and the length is a number. A graph that cannot
+be computed so keeps its own program.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -100,7 +100,6 @@ class _Form:
     """The sizes of the graphs of one outline, as far as they were seen."""
 
     latest: np.ndarray
-    growth: np.ndarray | None = None  # what the latest graph has grown by
     slopes: np.ndarray | None = None  # what graphs of this outline grow by
     families: list[_Family] = field(default_factory=list)
     used: int = 0
@@ -108,17 +107,14 @@ class _Form:
     def family_of(self, sizes: np.ndarray, reads_grown: bool) -> tuple[_Family, int] | None:
         """Return the family of a graph of this outline, and its length; `None` if it is not known to grow.
 
-        One that reads a sequence which was appended to needs no third graph to be known.
+        Only a graph that reads a sequence which was appended to shows that its sizes grow.
         """
         if self.slopes is None:
-            growth = sizes - self.latest
+            growth, self.latest = sizes - self.latest, sizes
             step = int(np.gcd.reduce(growth))
-            grows = bool((growth == step).any()) and 0 < step <= _MOST_AT_ONCE
-            if grows and (reads_grown or (self.growth is not None and np.array_equal(growth, self.growth))):
-                self.slopes = growth // step
-            self.latest, self.growth = sizes, growth if grows else None
-            if self.slopes is None:
+            if not reads_grown or not (growth == step).any() or not 0 < step <= _MOST_AT_ONCE:
                 return None
+            self.slopes = growth // step
         for family in self.families:
             length = family.length(sizes)
             if length is not None:
