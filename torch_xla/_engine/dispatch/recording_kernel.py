@@ -6,7 +6,7 @@ geometry of the operands and static arguments (`call_planning`), and its plan is
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any
 
 import torch
@@ -296,8 +296,10 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                     if expected is None or position >= len(expected) or expected[position] is not plan:
                         note_line(tape, position, numbers)
                     slot = len(values)
-                    one = plan.outputs[0] if not entry.nested else None
-                    kept = tape.results_of(plan, device, slot) if one is None else [Value(one, device, tape, slot)]
+                    if entry.nested:
+                        kept = [*map(Value, plan.outputs, repeat(device), repeat(tape), count(slot))]
+                    else:
+                        kept = [Value(plan.outputs[0], device, tape, slot)]
                     # A finalizer may have had it evaluated, or recorded; from here on no garbage is collected.
                     if not tape.ended and len(values) == slot:
                         made = kept

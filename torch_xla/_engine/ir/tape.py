@@ -184,10 +184,6 @@ class Tape:
         self.values += (value,)
         return slot
 
-    def results_of(self, plan: Plan, device: Any, slot: int) -> list[Value]:
-        """Make the values of a call's results, from `slot` on, which are not on the tape yet."""
-        return [*map(Value, plan.outputs, repeat(device), repeat(self), count(slot))]
-
     def append(
         self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
     ) -> list[Value]:
@@ -200,7 +196,7 @@ class Tape:
             self.begin()
         while True:
             slot = len(values)
-            made = self.results_of(plan, device, slot)
+            made = [*map(Value, plan.outputs, repeat(device), repeat(self), count(slot))]
             recorded = (plan, *operands)
             if len(values) == slot:
                 break  # or garbage was collected, and a finalizer has recorded something
