@@ -393,13 +393,13 @@ def _nest(entry: Entry, values: list[Value]) -> Any:
         return wrap_all(values)
     results: list[Any] = []
     rest = iter(values)
-    for position, length in enumerate(entry.plan.structure):
-        if length == -1:
+    for position, count in enumerate(entry.plan.structure):
+        if count == -1:
             results.append(wrap(next(rest)))
-        elif length == -2:
+        elif count == -2:
             results.append(entry.constants[position] if entry.constants else None)
         else:
-            results.append([wrap(next(rest)) for _ in range(length)])
+            results.append([wrap(next(rest)) for _ in range(count)])
     return tuple(results)
 
 
