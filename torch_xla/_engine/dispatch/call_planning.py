@@ -63,11 +63,11 @@ class Entry:
     whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
     limits: number_limits.Limits | None = None  # what the numbers are held against
     is_settled: bool = True  # by the kinds of numbers alone
-    is_simple: bool = False  # its results are new tensors, which depend on nothing but the operands and numbers
+    is_simple: bool = False  # one result, a new tensor, that depends on nothing but the operands and numbers
 
     def __post_init__(self) -> None:
         plan = self.plan
-        simple = plan is not None and not (self.writes or plan.draws)
+        simple = plan is not None and not (self.writes or self.nested or plan.draws) and len(plan.outputs) == 1
         object.__setattr__(self, "is_settled", self.variants is None and self.limits is None)
         object.__setattr__(self, "is_simple", simple and self.is_settled)
 

@@ -13,7 +13,6 @@ takes no more operations, and the interrupted call records on the next tape (`te
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import count, repeat
 from operator import itemgetter
 from threading import get_ident
 from time import perf_counter_ns
@@ -196,7 +195,7 @@ class Tape:
             self.begin()
         while True:
             slot = len(values)
-            made = [*map(Value, plan.outputs, repeat(device), repeat(self), count(slot))]
+            made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
             recorded = (plan, *operands)
             if len(values) == slot:
                 break  # or garbage was collected, and a finalizer has recorded something
