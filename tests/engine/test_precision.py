@@ -17,8 +17,14 @@ OF_TORCH = {"highest": "highest", "high": "high", "medium": "default"}
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def nothing_is_chosen() -> Iterator[None]:
+    """Forget the choices of tests before, such as Dynamo's, which sets PyTorch's precision to what it was."""
+    forget()
     yield
+    forget()
+
+
+def forget() -> None:
     precision.forget()
     torch._C._set_float32_matmul_precision("highest")
     for backend in ("cuda", "mkldnn"):
