@@ -64,15 +64,15 @@ INSIDE = {
     "runtime/buffers.py:_spread": "buffers.put",
     "compat/names/jax.py:put": "buffers.put",
     "compile/composites.py:_call": "what function.lowered traces",
-    "compile/growing_sizes.py:computed": "what function.lowered traces, and what growing_sizes._made traces",
-    "compile/growing_sizes.py:_function": "what computed traces",
+    "compile/symbolic_length.py:computed": "what function.lowered traces, and what growing_sizes._made traces",
+    "compile/symbolic_length.py:_function": "what computed traces",
     "compile/jax_function.py:_carrier": "what function.lowered traces",
     "interop/jax_functions.py:__call__": "what _trace_anew traces",
     "export/standalone_loader.py:exported": "modules.exported; and processes without this package",
 }
 # Threads that wait and do nothing else: while they wait, others may collect garbage.
 WAITING = {
-    "step/device_waits.py:_run": "for other processes",
+    "step/waits_among_processes.py:_run": "for other processes",
     "transfer/batch_reads.py:call_when_ready": "in front of a callback",
     "diagnostics/waiting/host_time_profile.py:_run": "to measure the device",
 }

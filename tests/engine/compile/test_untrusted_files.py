@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torch_xla.cache
-from torch_xla._engine.compile.disk import disk_cache, executable_file, signing_key
+from torch_xla._engine.compile.disk import disk_cache, executable_format, signing_key
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.ir.graph import Graph
 from torch_xla._engine.metrics import counters
@@ -72,7 +72,7 @@ def rewritten(
     change(header)
     rest = json.dumps(header).encode() + b"\n" + (own if body is None else body)
     checksum = hashlib.sha256(rest).hexdigest().encode()
-    return executable_file.MAGIC + checksum + b"\n" + sign(checksum) + b"\n" + rest
+    return executable_format.MAGIC + checksum + b"\n" + sign(checksum) + b"\n" + rest
 
 
 damage = st.one_of(
@@ -107,7 +107,7 @@ def test_no_damage_is_believed(folder: Path, how: tuple[str, object]) -> None:
     before = hits()
     assert result() == expected
     assert hits() - before == (changed == sound)
-    assert executable_file.split(path.read_bytes())[0] == executable_file.split(sound)[0] or changed != sound
+    assert executable_format.split(path.read_bytes())[0] == executable_format.split(sound)[0] or changed != sound
 
 
 json_values = st.recursive(
@@ -220,9 +220,11 @@ def test_another_users_file_is_refused_and_left_alone(folder: Path, monkeypatch:
     expected = result()
     path = only_file(folder)
     status = path.stat()
-    with pytest.raises(executable_file.Refused, match="belongs to another user"):
-        executable_file.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, os.geteuid() + 1, 0, 0, 0, 0, 0)))
-    executable_file.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, 0, 0, 0, 0, 0, 0)))  # root's
+    with pytest.raises(executable_format.Refused, match="belongs to another user"):
+        executable_format.refuse_others(
+            path, os.stat_result((status.st_mode, 0, 0, 1, os.geteuid() + 1, 0, 0, 0, 0, 0))
+        )
+    executable_format.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, 0, 0, 0, 0, 0, 0)))  # root's
     if os.geteuid() == 0:
         try:
             os.chown(path, 4321, 4321)
@@ -311,9 +313,9 @@ def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monk
 WRITER = """
 import sys
 from pathlib import Path
-from torch_xla._engine.compile.disk import disk_cache, executable_file, signing_key
-header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), (), ())
-data = executable_file.joined(header, bytes(range(250)) * 12_000, signing_key.signature)
+from torch_xla._engine.compile.disk import disk_cache, executable_format, signing_key
+header = executable_format.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), (), ())
+data = executable_format.joined(header, bytes(range(250)) * 12_000, signing_key.signature)
 while True:
     disk_cache.adopt(Path(sys.argv[1]), "one.xla", data)
     Path(sys.argv[2]).touch()
@@ -333,7 +335,7 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
     killed.start()
     while any(writer.poll() is None for writer in writers):
         try:
-            executable_file.split(executable_file.contents(place / "one.xla"))
+            executable_format.split(executable_format.contents(place / "one.xla"))
             seen += 1
         except FileNotFoundError:
             continue

@@ -11,7 +11,7 @@ import pytest
 from tests.support import parts
 from torch_xla._engine.compat.names.jax import starter_in_turn
 from torch_xla._engine.runtime import launch_throttle
-from torch_xla._engine.step import device_waits
+from torch_xla._engine.step import waits_among_processes
 
 
 @pytest.mark.slow
@@ -30,11 +30,11 @@ def test_a_run_that_failed_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(launch_throttle, "last", launch_throttle.last.copy())
     launch_throttle.last[0] = SimpleNamespace(block_until_ready=fail)
     launch_throttle.last[3] = SimpleNamespace(block_until_ready=lambda: asked.append("ended"))
-    assert not device_waits.is_turn(1)
-    device_waits.for_turn(2)
-    assert device_waits.is_turn(3) and not device_waits.is_turn(100)
-    device_waits.for_turn(100)
-    assert device_waits.is_turn(100)
+    assert not waits_among_processes.is_turn(1)
+    waits_among_processes.for_turn(2)
+    assert waits_among_processes.is_turn(3) and not waits_among_processes.is_turn(100)
+    waits_among_processes.for_turn(100)
+    assert waits_among_processes.is_turn(100)
     assert asked == ["failed", "ended"]
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import torch_xla
 from torch_xla._engine.step import growing_sizes
-from torch_xla._engine.tensor.padded_rows import Padded
+from torch_xla._engine.tensor.spare_capacity import Padded
 from torch_xla.debug import metrics
 
 

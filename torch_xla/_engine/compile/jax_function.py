@@ -24,7 +24,7 @@ from ..lowering.machinery.manual_regions import Manual, lower_on_devices
 from ..metrics.events import Sizes
 from ..runtime.buffers import resized
 from ..runtime.device_assignment import Target
-from . import composites, growing_sizes, shard_mapped
+from . import composites, shard_mapped, symbolic_length
 from .executable_key import Key
 from .inlining import inlined
 from .source_metadata import UNKNOWN, Origins
@@ -182,14 +182,14 @@ def as_function(
         plan, first = graph.operations[index].plan, graph.operations[index].first_number
         try:
             with origins.of(graph, index):
-                if plan.op == growing_sizes.GROWING:
-                    return growing_sizes.computed(plan, operands, own, key)
+                if plan.op == symbolic_length.GROWING:
+                    return symbolic_length.computed(plan, operands, own, key)
                 return lower_on_devices(plan, list(operands), list(own), key)
         except NeedsStaticNumber as error:
             if any(isinstance(number, jax.Array) for number in own):
                 raise MustBake(range(first, first + len(plan.numbers))) from error
             raise
-        except growing_sizes.StaticNumbers as error:
+        except symbolic_length.StaticNumbers as error:
             raise MustBake([first + number for number in error.numbers]) from error
         except Exception as error:  # a rule may raise anything; the note says whose
             blame(error, [plan], f"Raised by the rule of {origins.told(graph, index)}", str(error))

@@ -31,7 +31,7 @@ from ..ir.call_plan import Plan
 from ..ir.graph import Graph, Operation, walk
 from ..ir.graph_text import Line
 from ..ir.value_spec import Spec
-from ..lowering.machinery import padded_rows
+from ..lowering.machinery import capacity_ops
 from ..lowering.machinery.registry import calls_python
 from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
@@ -42,7 +42,6 @@ from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function,
 from .bfloat16_dots import compiled
 from .disk import disk_cache
 from .executable_key import Key
-from .growing_sizes import GROWING
 from .inlining import Inlined, inlined
 from .jax_function import MustBake
 from .jax_function import blame as blame
@@ -51,6 +50,7 @@ from .launch_adapter import Ready as Ready
 from .launch_adapter import whole, without
 from .source_metadata import UNKNOWN
 from .stages import stage_cuts, stage_executables, staged_program
+from .symbolic_length import GROWING
 
 # The numbers each plan came with, by its place among the same plans of a graph (for a place in a storage, also by how
 # many they are). A plan that comes with other numbers in
@@ -59,7 +59,7 @@ _seen_numbers: WeakKeyDictionary[Plan, dict[tuple[int, int], tuple[float | int, 
 
 
 # Operations whose numbers differ from step to step by what they are for.
-_COUNTING = padded_rows.COUNTING | {GROWING}
+_COUNTING = capacity_ops.COUNTING | {GROWING}
 
 # So often numbers may start to change before all places in storages become arguments, whether they changed or not.
 _PATIENCE = 3

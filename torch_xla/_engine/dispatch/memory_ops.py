@@ -18,7 +18,7 @@ from ..metrics.report import READS
 from ..runtime import buffers
 from ..step.sync import materialise
 from ..tensor.device import LOCK, Device, device_for, uninitialised
-from ..tensor.padded_rows import Grown
+from ..tensor.spare_capacity import Grown
 from ..tensor.storage import (
     META_KEYS,
     as_strided,

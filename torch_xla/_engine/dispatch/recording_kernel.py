@@ -23,7 +23,7 @@ from ..metrics.observers import observers
 from ..step.sync import TAPE_LIMIT, relieve
 from ..tensor.device import LOCK, Device, device_for, let_go
 from ..tensor.op_user_lines import note_line
-from ..tensor.padded_rows import Grown
+from ..tensor.spare_capacity import Grown
 from ..tensor.storage import (
     META_KEYS,
     Overtaken,

@@ -9,7 +9,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from ..compat.names import torch_distributed
 from ..processes import coordination, identity
-from . import cluster_processes, ddp_reducer, framework_lists, point_to_point, staged_collectives
+from . import cluster_processes, ddp_unused_parameters, framework_lists, point_to_point, staged_collectives
 from .process_group import XlaGroup
 
 _registered = False
@@ -26,7 +26,7 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
         torch_distributed.register_rendezvous_handler(scheme, meet)
     framework_lists.complete()
     staged_collectives.register()
-    ddp_reducer.install()
+    ddp_unused_parameters.install()
 
 
 @functools.cache

@@ -36,7 +36,7 @@ class Value:
     contents: Any
     # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
     line: Any
-    # Of a value that is the first part of another one, which has spare capacity (`tensor/padded_rows.py`): that one.
+    # Of a value that is the first part of another one, which has spare capacity (`tensor/spare_capacity.py`): that one.
     # Not set for others.
     room: "Value"
 

@@ -7,7 +7,7 @@ Doors: collectives.exchange, control_flow.loops, fused_kernels.blockwise_attenti
 fused_kernels.splash_kernel, fx_graphs.composite_marks, fx_graphs.decompositions, fx_graphs.interpreter,
 fx_graphs.plans_of_calls, indexing.sorting, machinery.barrier, machinery.common_jaxpr, machinery.composite_names,
 machinery.device_value_checks, machinery.jax_sharding, machinery.lower_call, machinery.manual_regions,
-machinery.packed_arrays, machinery.padded_functions, machinery.padded_rows, machinery.product_precision,
+machinery.packed_arrays, machinery.padded_functions, machinery.capacity_ops, machinery.product_precision,
 machinery.promotion, machinery.registry, machinery.replica_axis, machinery.xla_op_schemas, sequences.recurrent_layers,
 views.apply_view_ops, views.storage_access, xla_ops.mark_sharding.
 """

@@ -3,9 +3,9 @@
 In: the tape of a device and who holds its values. Out: buffers, by way of `compile/`. Read `sync.py` top to bottom,
 with `step.py` beside it, which names the records; then `schedule.py`, whose passes have a file each.
 
-Doors: cached_graphs, constant_predicates, device_waits, donation, eager_cache, end_of_step, executor, in_flight,
-liveness, named_scopes, pending_graph, pending_op_counts, pending_text, run_failures, schedule, step, sync,
-unlocked_compile.
+Doors: cached_graphs, constant_predicates, donation, eager_cache, end_of_step, executor, in_flight, liveness,
+named_scopes, pending_graph, pending_op_counts, pending_text, run_failures, schedule, step, sync, unlocked_compile,
+waits_among_processes.
 """
 
 from .cached_graphs import drop_recorded, need_materialisation

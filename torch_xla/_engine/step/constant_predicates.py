@@ -27,7 +27,7 @@ from ..metrics.events import Cause
 from ..metrics.observers import observers
 from ..runtime import buffers
 from ..tensor.device import Device
-from . import device_waits, executor
+from . import executor, waits_among_processes
 from .failed_ops import prune
 from .step import Step, lines_of
 from .unlocked_compile import Attempt, NotCompiled, under_lock
@@ -67,7 +67,7 @@ def known(value: Value) -> bool | None:
         raise
     if not found:
         return None
-    device_waits.until_ready((found[0].buffer,))
+    waits_among_processes.until_ready((found[0].buffer,))
     return bool(np.asarray(buffers.get(found[0].buffer)).item())
 
 

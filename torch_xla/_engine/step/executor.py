@@ -28,7 +28,7 @@ from ..runtime import device_memory, host_malloc, platform
 from ..runtime.abstract_buffer import Placeholder
 from ..tensor import live_counters
 from ..tensor.random_state import keys_of
-from . import collective_consistency, compile_progress, device_waits, in_flight, memory_admission, run_failures
+from . import collective_consistency, compile_progress, in_flight, memory_admission, run_failures, waits_among_processes
 from .in_flight import Flight
 from .step import SourceLines, Step
 
@@ -95,7 +95,7 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
     if not program.fits:
         _look_for_room(program, numbers, step.source_lines)
     if program.is_limited:
-        device_waits.for_turn(program.starts)
+        waits_among_processes.for_turn(program.starts)
     begins = time.perf_counter_ns()
     flight, ends = _enter(step, runs_again)
     start = time.perf_counter_ns()

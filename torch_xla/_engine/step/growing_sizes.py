@@ -16,16 +16,16 @@ import numpy as np
 from .. import config, dtypes, metrics
 from ..atomic import uncollected
 from ..caching import least_recently_used
-from ..compile import growing_sizes
+from ..compile import symbolic_length
 from ..compile.graph_sizes import Fixed, outline_of, with_sizes
 from ..compile.inlining import inlined
 from ..ir.graph import Graph, cut
 from ..ir.input_output_alias import takers
 from ..ir.tape import Value
 from ..ir.value_spec import Spec
-from ..lowering.machinery.padded_rows import CUT
+from ..lowering.machinery.capacity_ops import CUT
 from ..lowering.machinery.registry import calls_python
-from ..tensor.padded_rows import Grown, Padded
+from ..tensor.spare_capacity import Grown, Padded
 from .step import Draft
 
 # The least capacity: a text of a few hundred tokens needs no other one.
@@ -55,7 +55,11 @@ class _Family:
         return int(sizes[self.place]) if np.array_equal(sizes, self.sizes + steps * self.slopes) else None
 
     def graph(self, example: Graph, length: int) -> Graph | None:
-        """Return the graph of the capacity for this length, made of an `example` for each shorter length."""
+        """Return the graph of the capacity for `length`.
+
+        A graph serves lengths from the one it was made for up to its capacity: a shorter length makes it again, of
+        `example`.
+        """
         capacity = max(_LEAST, 1 << (length - 1).bit_length())
         least, found = self.graphs.get(capacity, (capacity + 1, example))
         if found is None or least <= length:
@@ -77,8 +81,8 @@ class _Family:
             return with_sizes(example, sizes.tolist())
 
         lengths = least, capacity - 1, capacity
-        growth = growing_sizes.Growth(tuple(map(at, lengths)), lengths)
-        made = growing_sizes.graph_of(growth)
+        growth = symbolic_length.Growth(tuple(map(at, lengths)), lengths)
+        made = symbolic_length.graph_of(growth)
         if made.inputs != example.inputs:
             raise Fixed("its inputs grow")
         plan = made.operations[0].plan
@@ -86,7 +90,7 @@ class _Family:
         def run(keys: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
             drawn = None if keys is None else jax.random.wrap_key_data(keys, impl="rbg")
             numbers = [kind() for kind in plan.numbers[:-1]]
-            return growing_sizes.computed(plan, operands, [*numbers, capacity], drawn)
+            return symbolic_length.computed(plan, operands, [*numbers, capacity], drawn)
 
         with jax.enable_x64(True):
             described = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(dtypes.on_device(s.dtype))) for s in made.inputs]

@@ -20,7 +20,7 @@ from ..metrics import events, user_lines
 from ..metrics.user_lines import Line
 from ..runtime import buffers as client
 from ..runtime.device_assignment import Target
-from . import device_waits, run_failures
+from . import run_failures, waits_among_processes
 from .step import SourceLines
 
 device_lock_wait = metrics.metric("DeviceLockWait")
@@ -106,7 +106,7 @@ def _wait_for_end(running: "deque[tuple[int, list[Any]]]", first: tuple[int, lis
     if not all([end.is_ready() for end in ends]):
         start = time.perf_counter()
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # a wait for that program raises it
-            device_waits.until_ready(ends)
+            waits_among_processes.until_ready(ends)
         waited = time.perf_counter() - start
         if waited > _LONG:
             # XLA first reports the end of a program and then frees its memory, in a thread that this one has just
@@ -140,7 +140,7 @@ def leave_ended(flight: Flight) -> None:
         if not ends or program.graph.effects or not all([end.is_ready() for end in left]):
             return
         try:
-            device_waits.until_ready(left)
+            waits_among_processes.until_ready(left)
         except jax.errors.JaxRuntimeError:
             return  # a wait raises it
         leave(started, first)
@@ -187,7 +187,7 @@ def wait_for(flight: Flight) -> None:
             return
         step, ends, program, numbers, source_lines = first
         try:
-            device_waits.until_ready(still_there(ends))
+            waits_among_processes.until_ready(still_there(ends))
             if program.graph.effects:
                 client.wait_for_callbacks()
         except jax.errors.JaxRuntimeError as error:
@@ -211,7 +211,7 @@ def raise_failed(flight: Flight) -> None:
         except IndexError:
             return  # another thread looks at the last
         array, plan, line, message = first
-        device_waits.until_ready([array])
+        waits_among_processes.until_ready([array])
         found = client.get(array)
         if plan.effect is not None and plan.effect.kind is EffectKind.CHECK:
             error = device_value_checks.complaint(plan, found, None if line is None else user_lines.text(line))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..ir.graph import decode, effective
 from ..ir.tape import Front, Tape, Value
 from ..ir.value_spec import spec_of
-from ..lowering.machinery.padded_rows import CUT
+from ..lowering.machinery.capacity_ops import CUT
 from . import donation
 from .step import Draft, Seen
 

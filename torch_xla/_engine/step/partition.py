@@ -21,7 +21,7 @@ import torch
 from ..atomic import run_through
 from ..ir.graph import Operation, decode, effective, needed, needed_in_order, slots_of
 from ..ir.tape import Front, Tape
-from ..lowering.machinery.padded_rows import APPEND
+from ..lowering.machinery.capacity_ops import APPEND
 from ..lowering.views.storage_access import READ
 from ..tensor import live_counters
 from ..tensor.device import Device

@@ -14,7 +14,7 @@ from ..lowering.machinery import registry
 from ..metrics import events, user_lines
 from ..metrics.user_lines import Line
 from ..runtime import host_malloc
-from . import compile_progress, device_waits, memory_admission
+from . import compile_progress, memory_admission, waits_among_processes
 
 
 def tell_hlo(program: Program, numbers: Sequence[float | int]) -> str:
@@ -45,7 +45,7 @@ def of(
     """Return the user's error for one that JAX raised for a program."""
     if private.is_interrupt(error):
         return KeyboardInterrupt()
-    return device_waits.failure_of(error) or failure(
+    return waits_among_processes.failure_of(error) or failure(
         error, where, user_lines.summary(source_lines) + tell_hlo(program, numbers), program, numbers
     )
 

@@ -15,7 +15,7 @@ from ..compile.source_metadata import UNKNOWN, Origins, scopes_at
 from ..ir.call_plan import Plan
 from ..ir.graph import Cut, decode
 from ..ir.tape import Tape
-from ..lowering.machinery.padded_rows import CUT
+from ..lowering.machinery.capacity_ops import CUT
 from ..metrics.user_lines import Line
 from ..tensor.device import Device
 from . import donation, fuse, growing_sizes, liveness, partition

@@ -21,7 +21,7 @@ from ..metrics.user_lines import user_lines
 from ..runtime import platform
 from ..tensor import live_counters, sharding_annotations
 from ..tensor.device import LOCK, Device
-from ..tensor.padded_rows import entered
+from ..tensor.spare_capacity import entered
 from . import donation, executor, growing_sizes, in_flight, partition
 from .failed_ops import prune
 from .in_flight import COUNTED

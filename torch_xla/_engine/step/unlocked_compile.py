@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..compile.program import Program
 from ..metrics.events import Cause
 from ..tensor.device import LOCK
-from . import device_waits, executor, in_flight
+from . import executor, in_flight, waits_among_processes
 from .step import SourceLines
 
 # So often a program may have become another one while it was compiled, or have lost its turn: then others wait for the
@@ -95,7 +95,9 @@ def prepare(
 
 def is_turn(program: Program) -> bool:
     """Return whether `wait_for_turn` would not wait."""
-    return not (program.is_limited and not device_waits.is_turn(program.starts)) and in_flight.has_memory(program)
+    return not (program.is_limited and not waits_among_processes.is_turn(program.starts)) and in_flight.has_memory(
+        program
+    )
 
 
 def wait_for_turn(program: Program | None) -> None:
@@ -103,7 +105,7 @@ def wait_for_turn(program: Program | None) -> None:
     if program is None or LOCK._is_owned():  # type: ignore[attr-defined]
         return
     if program.is_limited:
-        device_waits.for_turn(program.starts, LOCK)
+        waits_among_processes.for_turn(program.starts, LOCK)
     in_flight.wait_for_memory(program)
 
 

@@ -24,7 +24,7 @@ from ..ir.view.geometry import Geometry
 from ..lowering.views.storage_access import READ, WRITE
 from .device import LOCK, Device, device_for
 from .op_user_lines import note_line
-from .padded_rows import Grown, entered, read_of_rows
+from .spare_capacity import Grown, entered, read_of_rows
 from .upload import dense_spec, upload
 
 as_strided = redispatch_of(torch.ops.aten.as_strided.default)

@@ -16,7 +16,7 @@ from ..metrics.events import Direction, Transfer
 from ..metrics.user_lines import user_lines
 from ..processes import heartbeats
 from ..runtime import buffers
-from ..step import constant_predicates, device_waits, in_flight, run_failures
+from ..step import constant_predicates, in_flight, run_failures, waits_among_processes
 from ..step.sync import compute
 from ..tensor.device import LOCK
 from ..tensor.storage import hold, shows_all, snapshot, value_of, view_of
@@ -83,7 +83,7 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
     start = time.perf_counter()
     try:
         if heartbeats.current is not None:
-            device_waits.until_ready((buffer,))
+            waits_among_processes.until_ready((buffer,))
         # JAX keeps what it has copied to the host, which would not show what others write to memory that they share.
         is_seen = not value.shared or value.device.target.is_host
         array = buffers.fetch(buffer) if is_seen else buffers.fetch(buffers.copied(buffer))

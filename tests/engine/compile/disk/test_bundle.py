@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from torch_xla._engine.compile.disk import bundle, disk_cache, executable_file, signing_key
+from torch_xla._engine.compile.disk import bundle, disk_cache, executable_format, signing_key
 
 
 def executable(name: str) -> bytes:
-    header = executable_file.Header(name, {"jax": "1"}, 1.0, 3, "f", (), (), (), (), ())
-    return executable_file.joined(header, b"abc", signing_key.signature)
+    header = executable_format.Header(name, {"jax": "1"}, 1.0, 3, "f", (), (), (), (), ())
+    return executable_format.joined(header, b"abc", signing_key.signature)
 
 
 def folder(place: Path, files: Mapping[str, bytes]) -> Path:
@@ -63,4 +63,4 @@ def test_executables_are_signed_by_who_takes_them_over(tmp_path: Path, monkeypat
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(tmp_path / "another.key"))
     bundle.read(tmp_path / "all.tar", tmp_path / "to")
     (path,) = (tmp_path / "to").iterdir()
-    executable_file.split(path.read_bytes(), lambda checksum, signed: signing_key.verify(path, checksum, signed))
+    executable_format.split(path.read_bytes(), lambda checksum, signed: signing_key.verify(path, checksum, signed))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torch_xla._engine.compile.disk import signing_key
-from torch_xla._engine.compile.disk.executable_file import Foreign, Refused
+from torch_xla._engine.compile.disk.executable_format import Foreign, Refused
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_process_0_names_the_slow_one_each_minute(
 ) -> None:
     watch: Any = Watch()
     monkeypatch.setattr(stragglers.heartbeats, "watch", lambda: watch)
-    monkeypatch.setattr(stragglers.device_waits, "waited", stragglers._waited + 8.0)
+    monkeypatch.setattr(stragglers.waits_among_processes, "waited", stragglers._waited + 8.0)
     stragglers.compare(spent(step=10.0))
     assert "Process 1 is slow" in caplog.text and "waiting for input" in caplog.text
     assert caplog.records[0].levelno == logging.WARNING

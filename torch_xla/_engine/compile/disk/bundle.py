@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import disk_cache
-from .executable_file import Unreadable
+from .executable_format import Unreadable
 
 _SUFFIXES = (disk_cache.SUFFIX, f"{disk_cache.SUFFIX}.numbers")
 

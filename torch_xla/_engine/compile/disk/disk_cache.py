@@ -1,6 +1,6 @@
 """The disk cache: find an executable by what its program computes, without lowering or compiling it.
 
-A file holds one executable (`executable_file`). Files are written under another name and renamed, so no process ever
+A file holds one executable (`executable_format`). Files are written under another name and renamed, so no process ever
 reads half a file. A damaged file is reported, deleted and compiled again. A file that another user may have written is
 reported and left alone. The least recently used files are deleted before the folder exceeds its limit.
 """
@@ -31,8 +31,8 @@ from ...runtime.device_assignment import Target
 from .. import shard_mapped
 from ..executable_key import Key, described, differences
 from ..jax_function import Signature, results_of
-from . import artifacts, compile_turn, executable_file, prefetch, process_consensus, signing_key
-from .executable_file import Described, Foreign, Header, Refused, Unreadable
+from . import artifacts, compile_turn, executable_format, prefetch, process_consensus, signing_key
+from .executable_format import Described, Foreign, Header, Refused, Unreadable
 
 SUFFIX = ".xla"
 # Reading a file costs about as much as compiling what compiles in less.
@@ -145,7 +145,7 @@ def find(key: Key, signature: Signature) -> Stored | None:
 def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded | None:
     program = key.name
     try:
-        executable_file.refuse_others(place, place.stat())
+        executable_format.refuse_others(place, place.stat())
         loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
         return _Loaded(loaded.header, _checked(loaded, key, signature))
     except FileNotFoundError:
@@ -170,13 +170,13 @@ def foresee(target: Target) -> None:
     place = folder()
     with contextlib.suppress(OSError, Refused):  # reported when a program is looked up
         if place is not None:
-            executable_file.refuse_others(place, place.stat())
+            executable_format.refuse_others(place, place.stat())
             prefetch.begin(place, target, _load)
 
 
 def _load(path: Path, target: Target) -> _Loaded:
-    header, executable = executable_file.split(
-        executable_file.contents(path), functools.partial(signing_key.verify, path)
+    header, executable = executable_format.split(
+        executable_format.contents(path), functools.partial(signing_key.verify, path)
     )
     if {name: header.environment.get(name) for name in described(target)} != described(target):
         raise Unreadable("it is of other devices")
@@ -260,7 +260,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
     )
     path = place / _name(key)
     try:
-        is_there = _write(path, executable_file.joined(header, found.data, signing_key.signature))
+        is_there = _write(path, executable_format.joined(header, found.data, signing_key.signature))
     except (OSError, Refused) as error:
         _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
@@ -280,7 +280,7 @@ def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
     with contextlib.suppress(OSError, Refused):  # reported when the executable is looked up or written
         if place is not None and not _is_read_only() and not process_consensus.is_needed(key.target):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            executable_file.refuse_others(place, place.stat())
+            executable_format.refuse_others(place, place.stat())
             path, written = place / compile_turn.FOLDER / name, (place / name, place / f"{name}.numbers")
             return compile_turn.held(path, functools.partial(_warn, "turn", advice=_NO_TURNS), written)
     return contextlib.nullcontext(False)
@@ -301,8 +301,8 @@ def baked(key: Key, count: int) -> list[int]:
     if place is None:
         return []
     try:
-        executable_file.refuse_others(place, place.stat())
-        found = json.loads(executable_file.contents(place / f"{_name(key)}.numbers", _LONGEST_NOTE))
+        executable_format.refuse_others(place, place.stat())
+        found = json.loads(executable_format.contents(place / f"{_name(key)}.numbers", _LONGEST_NOTE))
     except (OSError, ValueError, RecursionError, Refused, Unreadable):
         return []
     if not (isinstance(found, list) and all(type(index) is int and 0 <= index < count for index in found)):
@@ -320,13 +320,13 @@ def headers(place: Path) -> Iterator[tuple[Path, Header]]:
     """Yield every readable file of a folder with its header."""
     for path in sorted(place.glob(f"*{SUFFIX}")):
         with contextlib.suppress(OSError, Refused, Unreadable):
-            yield path, executable_file.header_of(path)
+            yield path, executable_format.header_of(path)
 
 
 def is_sound(data: bytes) -> bool:
     """Return whether `data` is a complete file, whatever its signature."""
     try:
-        executable_file.split(data)
+        executable_format.split(data)
     except Unreadable:
         return False
     return True
@@ -338,8 +338,8 @@ def adopt(place: Path, name: str, data: bytes) -> None:
     Raises `Unreadable` if an executable is damaged.
     """
     if name.endswith(SUFFIX):
-        executable_file.split(data)
-        data = executable_file.signed_anew(data, signing_key.signature)
+        executable_format.split(data)
+        data = executable_format.signed_anew(data, signing_key.signature)
     _write(place / name, data)
 
 
@@ -347,7 +347,7 @@ def _read(name: str) -> bytes:
     """Return the bytes of a file of the folder, none if it is not there or must not be used."""
     place = folder()
     try:
-        return executable_file.contents(place / name) if place is not None else b""
+        return executable_format.contents(place / name) if place is not None else b""
     except (OSError, Refused, Unreadable):
         return b""
 
@@ -377,7 +377,7 @@ def _name(key: Key) -> str:
 def _write(path: Path, data: bytes) -> bool:
     """Write `data` to `path` atomically; do nothing if the folder's limit leaves no room for it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    executable_file.refuse_others(path.parent, path.parent.stat())
+    executable_format.refuse_others(path.parent, path.parent.stat())
     if not _make_room(path.parent, len(data)):
         return False
     is_listed = _listing.is_current(path.parent)
@@ -403,7 +403,7 @@ def _why_missing(place: Path, key: Key) -> str:
     best: list[str] | None = None
     for name in _listing.of(place, key.name):
         with contextlib.suppress(OSError, Refused, Unreadable):
-            differs = differences(executable_file.header_of(place / name).environment, key.environment)
+            differs = differences(executable_format.header_of(place / name).environment, key.environment)
             if best is None or len(differs) < len(best):
                 best = differs
     return "never compiled here" if best is None else f"compiled under another environment: {'; '.join(best)}"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic import lock
-from . import executable_file
-from .executable_file import Refused, Unreadable
+from . import executable_format
+from .executable_format import Refused, Unreadable
 
 SUFFIX = ".used"
 # Most executables that count as the start of a program.
@@ -59,7 +59,7 @@ def _names(place: Path) -> list[str]:
     if not _note():
         return []
     try:
-        found = json.loads(executable_file.contents(place / _note(), _LONGEST))
+        found = json.loads(executable_format.contents(place / _note(), _LONGEST))
     except (OSError, ValueError, RecursionError, Refused, Unreadable):
         return []
     if not isinstance(found, list):

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from ... import config
-from .executable_file import Foreign, Refused, Unreadable, contents, refuse_others
+from .executable_format import Foreign, Refused, Unreadable, contents, refuse_others
 
 # Bytes; what SHA-256 takes whole.
 _SIZE, _LONGEST = 32, 64

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...metrics import accounts
 from ...processes import heartbeats, identity
-from ...step import device_waits
+from ...step import waits_among_processes
 from . import goodput
 from .goodput import Goodput
 
@@ -98,7 +98,7 @@ _waited = 0.0
 def compare(minute: Goodput) -> None:
     """Write the pace of this minute where process 0 reads it; in process 0, name the slow process."""
     global _waited
-    waited, _waited = device_waits.waited - _waited, device_waits.waited
+    waited, _waited = waits_among_processes.waited - _waited, waits_among_processes.waited
     watch, found = heartbeats.watch(), pace(minute, waited)
     if watch is None:
         return

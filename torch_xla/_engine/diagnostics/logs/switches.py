@@ -5,7 +5,7 @@ from ...planning.sharding_search import automatic
 from ...step import pending_op_counts
 from ...tensor import live_counters
 from ..fleet import goodput, stragglers
-from ..memory import out_of_memory
+from ..memory import largest_in_errors
 from ..values import bad_value_checks, first_nan
 from . import debug_log, graph_dumps, host_read_file, metrics_report_file, step_log
 
@@ -32,7 +32,7 @@ def start() -> None:
     """Begin to count tensors; turn on what the environment asks for, now and whenever a program is made."""
     live_counters.begin()
     pending_op_counts.begin()
-    out_of_memory.begin()
+    largest_in_errors.begin()
     stragglers.begin()
     apply_settings()
     observers.register("before_new_program", apply_settings)

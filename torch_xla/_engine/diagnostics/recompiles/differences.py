@@ -19,7 +19,7 @@ from ...ir.graph import Graph, Operation
 from ...ir.graph_text import name_of
 from ...ir.value_spec import Spec
 from ...ir.view.geometry import Geometry
-from ...lowering.machinery import padded_rows
+from ...lowering.machinery import capacity_ops
 from ...lowering.machinery.jax_sharding import CONSTRAINT
 from ...lowering.machinery.registry import rule_of
 from ...lowering.views.storage_access import READ, WRITE
@@ -35,11 +35,11 @@ _AS_WRITTEN = {
     "_softmax": "softmax",
     "_log_softmax": "log_softmax",
     "native_dropout": "dropout",
-    padded_rows.PAD: "pad",
-    padded_rows.APPEND: "cat",
-    padded_rows.ENLARGE: "cat",
-    padded_rows.TAKE: "a view",
-    padded_rows.CUT: "a result of a size that grows",
+    capacity_ops.PAD: "pad",
+    capacity_ops.APPEND: "cat",
+    capacity_ops.ENLARGE: "cat",
+    capacity_ops.TAKE: "a view",
+    capacity_ops.CUT: "a result of a size that grows",
 }
 
 # Operators that make an optimizer's state in its first step.

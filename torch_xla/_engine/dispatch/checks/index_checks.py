@@ -11,8 +11,8 @@ from torch import Tensor
 from ...metrics.user_lines import user_frame
 from ...tensor.device import device_for
 from ...tensor.host_known_values import Asked, known_numbers
+from ..append_calls import keeping_room
 from ..op_schema import operator_of
-from ..padded_rows import keeping_room
 from ..recording_kernel import recorder
 from . import cpu_errors
 

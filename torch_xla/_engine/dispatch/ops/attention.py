@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...compat.names import torch as private
 from .. import missing_meta_kernels
-from ..padded_rows import attended
+from ..append_calls import attended
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ from ... import metrics
 from ...atomic import uncollected
 from ...compat.names import torch as private
 from ...lowering.machinery.registry import all_rules, names_to_come
-from .. import aten_views, copy_ops, cpu_only_ops, memory_ops, optimizer_state_init, padded_rows
+from .. import append_calls, aten_views, copy_ops, cpu_only_ops, memory_ops, optimizer_state_init
 from ..checks import host_values, index_checks, unsupported_layouts
 from ..ops import (
     assertions,
@@ -56,7 +56,7 @@ def special_kernels() -> dict[str, Any]:
         **memory_ops.KERNELS,
         **copy_ops.KERNELS,
         **optimizer_state_init.KERNELS,
-        **padded_rows.KERNELS,
+        **append_calls.KERNELS,
         **assertions.KERNELS,
         **batch_norm.KERNELS,
         **memory_assumptions.KERNELS,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensor import padded_rows
+from ..tensor import spare_capacity
 from ..tensor.storage import shows_all, value_of, wrap
 from .recording_kernel import Kernel, recorder, runs_at_once
 
@@ -41,7 +41,7 @@ def _appended(first: Tensor, last: Tensor, dim: int) -> Tensor | None:
     element = value_of(last.contiguous())
     if not shows_all(last, element.spec):
         element = value_of(last.clone())
-    made = padded_rows.appended(value, element, dim)
+    made = spare_capacity.appended(value, element, dim)
     return None if made is None else wrap(made)
 
 
@@ -53,7 +53,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
     if torch.is_grad_enabled() or any(each.device.type != "xla" for each in (query, key, value)):
         return None
     keys, values = value_of(key), value_of(value)
-    if not (isinstance(keys, padded_rows.Grown) and isinstance(values, padded_rows.Grown)):
+    if not (isinstance(keys, spare_capacity.Grown) and isinstance(values, spare_capacity.Grown)):
         return None
     if keys.dim != -2 or values.dim != -2 or keys.length != values.length or key.dim() != 4 or value.dim() != 4:
         return None
@@ -61,7 +61,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
         return None
     if not (shows_all(key, keys.spec) and shows_all(value, values.spec)):
         return None
-    return wrap(keys.room), wrap(values.room), wrap(padded_rows.is_valid(keys))
+    return wrap(keys.room), wrap(values.room), wrap(spare_capacity.is_valid(keys))
 
 
 def constant_pad_nd(self: Tensor, pad: Sequence[int], value: object = 0) -> Tensor:
@@ -69,12 +69,12 @@ def constant_pad_nd(self: Tensor, pad: Sequence[int], value: object = 0) -> Tens
     if self.device.type == "xla" and len(pad) == 2 and pad[0] == 0 and pad[1] > 0 and self.shape:
         grown = value_of(self)
         if (
-            isinstance(grown, padded_rows.Grown)
+            isinstance(grown, spare_capacity.Grown)
             and grown.dim == -1
             and shows_all(self, grown.spec)
             and _can_be(value, self.dtype)
         ):
-            return wrap(padded_rows.padded(grown, grown.length + pad[1], value))
+            return wrap(spare_capacity.padded(grown, grown.length + pad[1], value))
     return _pad(self, pad, value)  # type: ignore[no-any-return]
 
 
@@ -91,7 +91,7 @@ def _looking_at_no_element(name: str) -> Kernel:
 
     def kernel(self: Tensor, *args: object, **kwargs: object) -> Any:
         value = value_of(self)
-        return make(wrap(value.room) if isinstance(value, padded_rows.Grown) else self, *args, **kwargs)
+        return make(wrap(value.room) if isinstance(value, spare_capacity.Grown) else self, *args, **kwargs)
 
     return kernel
 
@@ -101,11 +101,11 @@ def keeping_room(record: Kernel) -> Kernel:
 
     def kernel(self: Tensor, dim: int, index: Tensor) -> Any:
         grown = value_of(self) if self.device.type == "xla" else None
-        if not isinstance(grown, padded_rows.Grown) or not shows_all(self, grown.spec):
+        if not isinstance(grown, spare_capacity.Grown) or not shows_all(self, grown.spec):
             return record(self, dim, index)
         if not -self.dim() <= dim < self.dim() or dim % self.dim() == self.dim() + grown.dim:
             return record(self, dim, index)
-        return wrap(padded_rows.Grown(value_of(record(wrap(grown.room), dim, index)), grown.length, grown.dim))
+        return wrap(spare_capacity.Grown(value_of(record(wrap(grown.room), dim, index)), grown.length, grown.dim))
 
     return kernel
 

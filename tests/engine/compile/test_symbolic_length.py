@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from torch_xla._engine.compile import growing_sizes
-from torch_xla._engine.compile.growing_sizes import GROWING, Growth, StaticNumbers, computed, graph_of
+from torch_xla._engine.compile import symbolic_length
+from torch_xla._engine.compile.symbolic_length import GROWING, Growth, StaticNumbers, computed, graph_of
 from torch_xla._engine.ir.call_plan import Number, Operand, Plan
 from torch_xla._engine.ir.graph import Graph, Operation
 from torch_xla._engine.ir.value_spec import contiguous_stride, spec_of
-from torch_xla._engine.lowering.machinery import padded_rows
+from torch_xla._engine.lowering.machinery import capacity_ops
 from torch_xla._engine.lowering.machinery.lower_call import NeedsStaticNumber
 
 
 def graph(n: int, fill: float = 0.0) -> Graph:
     """Returns the first elements of a row of eight, as many as its number says, and `fill` up to `n`."""
     room, made = (spec_of((size,), contiguous_stride((size,)), torch.float32) for size in (8, n))
-    plan = Plan(padded_rows.PAD, ((Operand(0), Number(0), n, fill), {}), (room,), (int,), (made,))
+    plan = Plan(capacity_ops.PAD, ((Operand(0), Number(0), n, fill), {}), (room,), (int,), (made,))
     total = spec_of((), (), torch.float32)
     added = Plan(torch.ops.aten.sum.default, ((Operand(0),), {}), (made,), (), (total,))
     operations = Operation(plan, (0,), 0, -1, 1, 0), Operation(added, (1,), 1, -1, 2, 0)
@@ -46,7 +46,7 @@ def test_numbers_that_a_rule_has_to_know_are_named(monkeypatch: pytest.MonkeyPat
     def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: Any) -> list[Any]:
         raise NeedsStaticNumber
 
-    monkeypatch.setattr(growing_sizes, "lower", lower)
+    monkeypatch.setattr(symbolic_length, "lower", lower)
     (operation,) = graph_of(Growth((graph(2), graph(7), graph(8)), (2, 7, 8))).operations
     with pytest.raises(StaticNumbers) as found:
         computed(operation.plan, [np.ones(8, np.float32)], [3, 8], None)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_xla._engine.compile.disk import executable_file
-from torch_xla._engine.compile.disk.executable_file import Header, Refused, Unreadable, joined, signed_anew, split
+from torch_xla._engine.compile.disk import executable_format
+from torch_xla._engine.compile.disk.executable_format import Header, Refused, Unreadable, joined, signed_anew, split
 
 HEADER = Header("p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (((0, 1), ()),), (0,), (0, 1))
 
@@ -67,7 +67,7 @@ def test_the_signature_is_that_of_the_checksum() -> None:
     data = joined(HEADER, b"abc", sign)
     split(data, lambda checksum, signed: seen.append((checksum, signed)))
     ((checksum, signed),) = seen
-    assert signed == sign(checksum) and data.startswith(executable_file.MAGIC + checksum + b"\n")
+    assert signed == sign(checksum) and data.startswith(executable_format.MAGIC + checksum + b"\n")
 
 
 @pytest.mark.parametrize(
@@ -92,35 +92,35 @@ def test_the_signature_is_that_of_the_checksum() -> None:
 )
 def test_a_header_that_says_something_else_is_not_believed(change: dict[str, Any]) -> None:
     with pytest.raises(Unreadable, match="header"):
-        executable_file._header(json.dumps(asdict(HEADER) | change).encode())
-    assert executable_file._header(json.dumps(asdict(HEADER)).encode()) == HEADER
+        executable_format._header(json.dumps(asdict(HEADER) | change).encode())
+    assert executable_format._header(json.dumps(asdict(HEADER)).encode()) == HEADER
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
 def test_what_is_no_header_is_not_believed(text: bytes) -> None:
     with pytest.raises(Unreadable, match="header"):
-        executable_file._header(text)
+        executable_format._header(text)
 
 
 def test_a_file_is_read_as_far_as_it_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "a.xla"
     data = joined(HEADER, b"abc", sign)
     path.write_bytes(data)
-    assert executable_file.header_of(path) == HEADER
-    assert executable_file.contents(path, len(data)) == data
+    assert executable_format.header_of(path) == HEADER
+    assert executable_format.contents(path, len(data)) == data
     with pytest.raises(Unreadable, match=f"it has more than {len(data) - 1} bytes"):
-        executable_file.contents(path, len(data) - 1)
+        executable_format.contents(path, len(data) - 1)
     path.write_bytes(b"\x7fELF" + data)
     with pytest.raises(Unreadable, match="does not begin as such a file does"):
-        executable_file.header_of(path)
+        executable_format.header_of(path)
     with pytest.raises(FileNotFoundError):
-        executable_file.contents(tmp_path / "none")
+        executable_format.contents(tmp_path / "none")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for place in (tmp_path, pipe) * 20:  # threads of earlier tests may open and close some meanwhile
         with pytest.raises(Unreadable, match="no regular file"):
-            executable_file.contents(place)
+            executable_format.contents(place)
     assert not before or len(os.listdir("/proc/self/fd")) < before + 20
 
 
@@ -128,7 +128,7 @@ def test_a_file_is_read_as_far_as_it_is_believed(tmp_path: Path) -> None:
 def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
     def of(mode: int, user: int) -> Callable[[], None]:
         status = os.stat_result((0o100000 | mode, 0, 0, 1, user, 0, 0, 0, 0, 0))
-        return lambda: executable_file.refuse_others(tmp_path, status)
+        return lambda: executable_format.refuse_others(tmp_path, status)
 
     me = os.geteuid()
     for mode in (0o600, 0o644, 0o755):

@@ -10,7 +10,7 @@ import pytest
 from torch_xla._engine.errors import PeerError
 from torch_xla._engine.processes import heartbeats
 from torch_xla._engine.processes.identity import Place
-from torch_xla._engine.step import device_waits
+from torch_xla._engine.step import waits_among_processes
 
 
 class Late:
@@ -37,7 +37,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> heartbeats.Watch:
     here = heartbeats.here()
     made = heartbeats.Watch(None, Place(0, 2), [here, here], False)
     monkeypatch.setattr(heartbeats, "current", made)
-    monkeypatch.setattr(device_waits, "_stuck", [])
+    monkeypatch.setattr(waits_among_processes, "_stuck", [])
     return made
 
 
@@ -52,7 +52,7 @@ def during(late: Late, what: Any) -> None:
 def test_a_process_that_is_alone_waits_itself() -> None:
     late = Late()
     during(late, late.there.set)
-    device_waits.until_ready([late])
+    waits_among_processes.until_ready([late])
     assert late.waited_by == [threading.current_thread()]
 
 
@@ -61,7 +61,7 @@ def test_arrays_are_waited_for_by_threads_that_are_kept(watch: heartbeats.Watch)
     for _ in range(3):
         late = Late()
         during(late, late.there.set)
-        device_waits.until_ready([late, jnp.ones(2)])
+        waits_among_processes.until_ready([late, jnp.ones(2)])
         assert late.is_ready() and not watch.woken
         waiters.update(late.waited_by)
     assert threading.current_thread() not in waiters and len(waiters) < 3
@@ -75,7 +75,7 @@ def test_what_computing_them_raised_is_raised(is_there: bool, watch: heartbeats.
     else:
         during(late, late.there.set)
     with pytest.raises(ValueError, match="^out of range$"):
-        device_waits.until_ready([late])
+        waits_among_processes.until_ready([late])
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["at once", "later"])
@@ -88,28 +88,29 @@ def test_a_collective_that_lost_another_process_is_the_fault_of_that(is_there: b
         watch.fault = ""  # what ends the wait is the error of the device, not the fault
         during(late, late.there.set)
     with pytest.raises(PeerError, match="Process 0 of 2 raises this"):
-        device_waits.until_ready([late])
+        waits_among_processes.until_ready([late])
 
 
 def test_a_fault_ends_the_wait_and_what_nobody_waits_for_any_more_is_known(watch: heartbeats.Watch) -> None:
     late = Late()
     during(late, lambda: watch.cut("Process 1 of 2 is gone."))
     with pytest.raises(PeerError, match=r"^Process 1 of 2 is gone.\nProcess 0 of 2 raises this before its first prog"):
-        device_waits.until_ready([late])
-    (stuck,) = device_waits._stuck
+        waits_among_processes.until_ready([late])
+    (stuck,) = waits_among_processes._stuck
     assert not stuck.has_ended and not watch.woken
     late.there.set()
     assert stuck.done.wait(60)
     for _ in range(6000):
-        if not device_waits._stuck:
+        if not waits_among_processes._stuck:
             break
         threading.Event().wait(0.01)
-    assert not device_waits._stuck
+    assert not waits_among_processes._stuck
 
 
 def test_an_error_of_a_collective_is_the_fault_behind_it(watch: heartbeats.Watch) -> None:
     watch.cut("Process 1 of 2 is gone.")
     late = Late(RuntimeError("Gloo connection closed by peer"))
     late.there.set()
-    assert device_waits.failure_of(ValueError("division by zero")) is None
-    assert "Process 1 of 2 is gone." in str(device_waits.failure_of(RuntimeError("Gloo: connection closed by peer")))
+    assert waits_among_processes.failure_of(ValueError("division by zero")) is None
+    closed = RuntimeError("Gloo: connection closed by peer")
+    assert "Process 1 of 2 is gone." in str(waits_among_processes.failure_of(closed))

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_xla._engine.distributed import ddp_reducer, init_process_group
+from torch_xla._engine.distributed import ddp_unused_parameters, init_process_group
 from torch_xla._engine.distributed.process_group import XlaGroup
 
 
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 def test_parameters_that_nobody_used_keep_what_they_have() -> None:
     net = DistributedDataParallel(Net().to("xla"), find_unused_parameters=True)
-    assert isinstance(net.reducer, ddp_reducer.UsedParameters)
+    assert isinstance(net.reducer, ddp_unused_parameters.UsedParameters)
     for number in (1, 2):
         net(torch.ones(3, 2).to("xla")).sum().backward()
         assert net.module.unused.weight.grad is None

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import torch_xla
-from torch_xla._engine.tensor import padded_rows
-from torch_xla._engine.tensor.padded_rows import Grown
+from torch_xla._engine.tensor import spare_capacity
+from torch_xla._engine.tensor.spare_capacity import Grown
 from torch_xla.debug import metrics
 
 _CALLS = {
@@ -167,7 +167,7 @@ def _written_with_a_cache(device: str, count: int, dtype: torch.dtype) -> tuple[
 def test_a_cache_of_keys_and_values_that_grows_needs_a_program_for_each_doubling(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(padded_rows, "_LEAST_ROWS", 8)
+    monkeypatch.setattr(spare_capacity, "_LEAST_ROWS", 8)
     with torch.no_grad():
         found, compiled = _written_with_a_cache("xla", 24, dtype)
         expected, _ = _written_with_a_cache("cpu", 24, dtype)

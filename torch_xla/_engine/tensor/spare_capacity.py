@@ -16,7 +16,7 @@ from ..ir.call_plan import Number, Operand, Plan, interned
 from ..ir.tape import Ended, Tape, Value
 from ..ir.value_spec import Spec, contiguous_stride, spec_of
 from ..ir.view.geometry import Geometry
-from ..lowering.machinery import padded_rows
+from ..lowering.machinery import capacity_ops
 from .device import LOCK, empty_plan
 
 # The least room: 4 KiB of int64, so that a text of a few hundred tokens never moves.
@@ -71,7 +71,7 @@ def entered(tape: Tape, value: Value) -> int:
     if not isinstance(value, Grown | Padded):
         return tape.enter(value, empty_plan(value))
     try:
-        plan = Plan(padded_rows.CUT, ((Operand(0), value.spec.size), {}), (value.room.spec,), (), (value.spec,))
+        plan = Plan(capacity_ops.CUT, ((Operand(0), value.spec.size), {}), (value.room.spec,), (), (value.spec,))
         (made,) = _append(tape, plan, (value.room,))
     except Ended:
         return -1
@@ -111,10 +111,10 @@ def appended(value: Value, last: Value, dim: int = -1) -> Grown | None:
                 capacity = max(_LEAST_ROWS, 1 << length.bit_length())
             wider = _with_size(value.spec.size, dim, capacity)
             output = spec_of(wider, contiguous_stride(wider), value.spec.dtype)
-            plan = Plan(padded_rows.ENLARGE, ((Operand(0), capacity, *along), {}), (room.spec,), (), (output,))
+            plan = Plan(capacity_ops.ENLARGE, ((Operand(0), capacity, *along), {}), (room.spec,), (), (output,))
             (room,) = _record(plan, (room,))
         arguments = (Operand(0), Operand(1), Number(0), *along)
-        plan = Plan(padded_rows.APPEND, (arguments, {}), (room.spec, last.spec), (int,), (room.spec,))
+        plan = Plan(capacity_ops.APPEND, (arguments, {}), (room.spec, last.spec), (int,), (room.spec,))
         (room,) = _record(plan, (room, last), (length,))
     return Grown(room, length + 1, dim)
 
@@ -125,7 +125,7 @@ def is_valid(value: Grown) -> Value:
     """
     size = (*(1 for _ in value.spec.size[:-1]), value.room.spec.size[value.dim])
     output = spec_of(size, contiguous_stride(size), torch.bool)
-    plan = Plan(padded_rows.IS_VALID, ((Operand(0), Number(0), value.dim), {}), (value.room.spec,), (int,), (output,))
+    plan = Plan(capacity_ops.IS_VALID, ((Operand(0), Number(0), value.dim), {}), (value.room.spec,), (int,), (output,))
     with LOCK:
         (found,) = _record(plan, (value.room,), (value.length,))
     return found
@@ -165,7 +165,7 @@ def read_of_rows(value: Grown, view: Geometry) -> Value | None:
     if not fits or width == 0 or width == value.length or offset + width > value.length or 0 in lead:
         return None
     output = spec_of(shown, contiguous_stride(shown), value.spec.dtype)
-    plan = Plan(padded_rows.TAKE, ((Operand(0), Number(0), width, shown), {}), (value.room.spec,), (int,), (output,))
+    plan = Plan(capacity_ops.TAKE, ((Operand(0), Number(0), width, shown), {}), (value.room.spec,), (int,), (output,))
     with LOCK:
         (found,) = _record(plan, (value.room,), (offset,))
     return found
@@ -176,7 +176,7 @@ def padded(value: Grown, width: int, fill: Any) -> Value:
     size = _with_size(value.spec.size, value.dim, width)
     output = spec_of(size, contiguous_stride(size), value.spec.dtype)
     arguments: Any = (Operand(0), Number(0), width, fill, *(() if value.dim == -1 else (value.dim,)))
-    plan = Plan(padded_rows.PAD, (arguments, {}), (value.room.spec,), (int,), (output,))
+    plan = Plan(capacity_ops.PAD, (arguments, {}), (value.room.spec,), (int,), (output,))
     with LOCK:
         (found,) = _record(plan, (value.room,), (value.length,))
     return found

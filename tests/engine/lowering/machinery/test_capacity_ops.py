@@ -5,11 +5,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_xla._engine.lowering.machinery import padded_rows
+from torch_xla._engine.lowering.machinery import capacity_ops
 
 ROOM = np.arange(2 * 8, dtype=np.int32).reshape(2, 8)
-append, take = jax.jit(padded_rows.append, static_argnums=3), jax.jit(padded_rows.take, static_argnums=(2, 3))
-pads = {width: jax.jit(padded_rows.pad, static_argnums=(2,)) for width in (3, 8, 11)}
+append, take = jax.jit(capacity_ops.append, static_argnums=3), jax.jit(capacity_ops.take, static_argnums=(2, 3))
+pads = {width: jax.jit(capacity_ops.pad, static_argnums=(2,)) for width in (3, 8, 11)}
 
 
 @settings(max_examples=20)
@@ -37,18 +37,18 @@ def test_what_is_behind_the_length_is_filled(length: int, width: int, fill: int)
 
 
 def test_room_is_made_behind_the_value() -> None:
-    enlarged = np.asarray(padded_rows.enlarge(jax.numpy.asarray(ROOM), 12))
+    enlarged = np.asarray(capacity_ops.enlarge(jax.numpy.asarray(ROOM), 12))
     assert enlarged.shape == (2, 12)
     np.testing.assert_array_equal(enlarged[:, :8], ROOM)
-    assert padded_rows.COUNTING == {padded_rows.APPEND, padded_rows.TAKE, padded_rows.PAD, padded_rows.IS_VALID}
+    assert capacity_ops.COUNTING == {capacity_ops.APPEND, capacity_ops.TAKE, capacity_ops.PAD, capacity_ops.IS_VALID}
 
 
 def test_rows_grow_in_front_of_the_last_dimension() -> None:
     room = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
-    enlarged = np.asarray(padded_rows.enlarge(jax.numpy.asarray(room), 5, -2))
+    enlarged = np.asarray(capacity_ops.enlarge(jax.numpy.asarray(room), 5, -2))
     np.testing.assert_array_equal(enlarged, np.pad(room, [(0, 0), (0, 1), (0, 0)]))
     longer = room.copy()
     longer[:, 2] = -1
     np.testing.assert_array_equal(append(room, np.full((2, 1, 3), -1, np.float32), 2, -2), longer)
-    np.testing.assert_array_equal(padded_rows.pad(room, 2, 4, 0.0, -2)[:, 2:], np.zeros((2, 2, 3)))
-    assert padded_rows.is_valid(room, 3, -2).tolist() == [[[True, True, True, False]]]
+    np.testing.assert_array_equal(capacity_ops.pad(room, 2, 4, 0.0, -2)[:, 2:], np.zeros((2, 2, 3)))
+    assert capacity_ops.is_valid(room, 3, -2).tolist() == [[[True, True, True, False]]]

@@ -8,16 +8,16 @@ import torch
 
 from torch_xla._engine.ir.tape import Value
 from torch_xla._engine.ir.view.geometry import Geometry
-from torch_xla._engine.tensor import padded_rows
-from torch_xla._engine.tensor.padded_rows import Grown, appended, padded, read_of_rows
+from torch_xla._engine.tensor import spare_capacity
+from torch_xla._engine.tensor.spare_capacity import Grown, appended, padded, read_of_rows
 from torch_xla._engine.tensor.storage import value_of, wrap
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known_to_grow() -> Iterator[None]:
-    padded_rows._lengths.clear()
+    spare_capacity._lengths.clear()
     yield
-    padded_rows._lengths.clear()
+    spare_capacity._lengths.clear()
 
 
 def value(array: np.ndarray) -> Value:
@@ -32,7 +32,7 @@ def of(value: Value | None) -> np.ndarray:
 def grown(array: np.ndarray, by: int = 1) -> Grown:
     """Return the array, with its last elements appended one by one."""
     begin = array.shape[-1] - by
-    padded_rows._lengths[torch.from_numpy(array).dtype, array.shape[:-1]] = padded_rows._GROWS
+    spare_capacity._lengths[torch.from_numpy(array).dtype, array.shape[:-1]] = spare_capacity._GROWS
     found: Value = value(array[..., :begin])
     for place in range(begin, array.shape[-1]):
         made = appended(found, value(array[..., place : place + 1]))
@@ -63,7 +63,7 @@ def test_floats_and_other_lengths_do_not_grow() -> None:
 
 
 def test_it_moves_into_a_room_of_twice_the_size_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padded_rows, "_LEAST", 4)
+    monkeypatch.setattr(spare_capacity, "_LEAST", 4)
     array = np.arange(18, dtype=np.int32).reshape(2, 9)
     found = grown(array, by=8)
     assert found.room.spec.size == (2, 16) and found.spec.size == (2, 9)
@@ -101,7 +101,7 @@ def test_it_is_padded_to_a_width() -> None:
 
 
 def test_kinds_that_were_seen_once_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padded_rows, "_MOST_KINDS", 3)
+    monkeypatch.setattr(spare_capacity, "_MOST_KINDS", 3)
     for rows in range(1, 9):
         assert appended(value(np.ones((rows, 2), np.int64)), value(np.ones((rows, 1), np.int64))) is None
-    assert len(padded_rows._lengths) <= 3
+    assert len(spare_capacity._lengths) <= 3
