@@ -28,7 +28,12 @@ ALL_DTYPES = {
     "uint16": torch.uint16,
     "uint32": torch.uint32,
     "uint64": torch.uint64,
+    "complex32": torch.complex32,
     "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
+    "float8_e5m2fnuz": torch.float8_e5m2fnuz,
+    "float8_e8m0fnu": torch.float8_e8m0fnu,
 }
 # The dtypes of the samples to convert, where the database has none of the dtype.
 _BASES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64)

@@ -3,6 +3,7 @@
 import gc
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -185,3 +186,32 @@ def test_names_that_were_read_are_collected() -> None:
 
     reads = watched(step).reads()
     assert "rate" in reads.names and step.__code__ in reads.codes and not reads.compiled
+
+
+def test_threads_that_begin_at_once_take_turns() -> None:
+    """CPython 3.11 refuses a second trace or profile function while an audit hook looks at the first."""
+    active = True
+
+    def let_others_run(event: str, _: object) -> None:
+        if active and event in ("sys.settrace", "sys.setprofile"):
+            time.sleep(0.01)
+
+    sys.addaudithook(let_others_run)  # for the rest of the process
+    results: list[object] = []
+
+    def watch_one() -> None:
+        try:
+            for _ in range(5):
+                results.append(watched(lambda: random.random()).complete)
+        except RuntimeError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=watch_one) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        active = False
+    assert results == [True] * 15

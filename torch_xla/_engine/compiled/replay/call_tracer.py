@@ -62,8 +62,8 @@ class CallWatch:
             if self._traces:
                 # Python 3.12 traces instructions only from the first `settrace` after a frame asked for them.
                 sys._getframe().f_trace_opcodes = True
-                sys.settrace(self._trace)
-            sys.setprofile(self._profile)
+                _install(sys.settrace, self._trace)
+            _install(sys.setprofile, self._profile)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,9 +77,9 @@ class CallWatch:
 
     def _stop(self) -> None:
         if self.complete:
-            sys.setprofile(None)
+            _install(sys.setprofile, None)
             if self._traces:
-                sys.settrace(None)
+                _install(sys.settrace, None)
 
     def end(self) -> None:
         """Take back what `with` has put in place, if an interrupt on its way in or out has kept it from that."""
@@ -188,6 +188,20 @@ _CAUSES = {
     events.Cause.READ: "it reads a value on the host",
     events.Cause.FULL: "it records more operations than a tape holds",
 }
+
+
+def _install(how: Callable[[Any], None], function: Callable[..., Any] | None) -> None:
+    """Call `sys.settrace` or `sys.setprofile`, again if another thread is in the middle of such a call.
+
+    CPython 3.11 refuses the second of two such calls, although each thread has functions of its own. The first one
+    lets other threads run where an audit hook is written in Python, as `filelock`'s is, which PyTorch imports.
+    """
+    while True:
+        try:
+            return how(function)
+        except RuntimeError as error:
+            if "function is being installed" not in str(error):
+                raise
 
 
 def _asked_by(frame: FrameType) -> Domain:
