@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from tests.support import compiler, failures, limits, workers
+from torch_xla._engine import precision
+from torch_xla._engine.compat.names.torch import product_precision
 from torch_xla._engine.compile import program_cache
 from torch_xla._engine.compile.disk import disk_cache
 from torch_xla._engine.diagnostics.report import history
@@ -140,6 +142,23 @@ def spmd_is_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spmd_mode, "_asked", False)
     monkeypatch.setenv("XLA_USE_SPMD", "")  # so that what a test sets is taken back
     monkeypatch.delenv("XLA_USE_SPMD")
+
+
+@pytest.fixture(autouse=True)
+def no_precision_is_chosen() -> Iterator[None]:
+    """Start each test as a new process, which has chosen no precision of float32 products, here or in PyTorch."""
+    _forget_precisions()
+    yield
+    _forget_precisions()
+
+
+def _forget_precisions() -> None:
+    precision.forget()
+    # A block that restores PyTorch's precision sets it, and what is set counts as chosen.
+    if product_precision(*precision.OF_TORCH) != "none":
+        torch._C._set_float32_matmul_precision("highest")
+        for backend in ("cuda", "mkldnn"):
+            torch._C._set_fp32_precision_setter(backend, "matmul", "none")
 
 
 @pytest.fixture(autouse=True)

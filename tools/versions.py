@@ -4,9 +4,10 @@
     python3 tools/versions.py --python 3.12 3.13 -- tests/engine/view   # the pinned PyTorch, some of the tests
     python3 tools/versions.py --python 3.12 --jax 0.11.2 0.12.0         # releases of JAX, else the newest there is
     python3 tools/versions.py --slice --torch 2.12.0                    # the most informative tests, in some minutes
+    python3 tools/versions.py --environment ~/torch-2.14/bin/python     # an environment that exists already
     python3 tools/versions.py --jobs 2 --torch 2.14.1                   # two processes share the tests
 
-Environments are kept in `out/versions/`. Arguments after `--` are passed to pytest. Each run is a row of
+Environments are made and kept in `out/versions/`. Arguments after `--` are passed to pytest. Each run is a row of
 `docs/versions.md`, and replaces an older row of the same releases and tests. A run of the whole suite replaces all
 older rows of its releases.
 """
@@ -18,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from install import OLDEST, ROOT, TORCH
@@ -38,7 +40,7 @@ SLICE = [
     "tests/engine/compiled/dynamo",
 ]
 WHOLE = "all of `make test`"
-TOLD = "import jax, sys, torch; print('.'.join(map(str, sys.version_info[:3])), torch.__version__, jax.__version__)"
+RELEASES = "import jax, sys, torch; print('.'.join(map(str, sys.version_info[:3])), torch.__version__, jax.__version__)"
 
 
 def interpreter(version: str) -> str | None:
@@ -56,18 +58,24 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def outcome(python: str, version: str, torch: str, jax: str, tests: list[str]) -> tuple[str, str, str, str]:
-    """Releases of Python, PyTorch and JAX as they were installed, and what pytest said last."""
+def installed(python: str, version: str, torch: str, jax: str) -> str | None:
+    """Return the interpreter of an environment with these releases, made where it is missing; None if that fails."""
     folder = FOLDER / "-".join([f"python{version}", f"torch{torch}", *([f"jax{jax}"] if jax else [])])
     own = str(folder / "bin" / "python")
-    install = [[python, str(ROOT / "tools" / "install.py"), str(folder), "test,docs", torch]]
+    commands = [[python, str(ROOT / "tools" / "install.py"), str(folder), "test,docs", torch]]
     if jax:
-        install.append([own, "-m", "pip", "install", f"jax=={jax}"])
-    if any(subprocess.run(each, cwd=ROOT).returncode for each in install):
-        return version, torch, jax, "could not be installed"
-    told = subprocess.run([own, "-W", "ignore", "-c", TOLD], cwd=ROOT, capture_output=True, text=True)
-    if told.returncode:
-        return version, torch, jax, f"does not import: {told.stderr.splitlines()[-1]}"
+        commands.append([own, "-m", "pip", "install", f"jax=={jax}"])
+    return None if any(subprocess.run(each, cwd=ROOT).returncode for each in commands) else own
+
+
+def outcome(own: str, asked: tuple[str, str, str], tests: list[str]) -> tuple[str, str, str, str]:
+    """Run the tests with the interpreter `own`; return its releases of Python, PyTorch and JAX, and pytest's last line.
+
+    `asked` stands for the releases where the packages cannot be imported.
+    """
+    releases = subprocess.run([own, "-W", "ignore", "-c", RELEASES], cwd=ROOT, capture_output=True, text=True)
+    if releases.returncode:
+        return *asked, f"does not import: {releases.stderr.splitlines()[-1]}"
     said = []
     with subprocess.Popen([own, "-m", "pytest", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -75,8 +83,8 @@ def outcome(python: str, version: str, torch: str, jax: str, tests: list[str]) -
             print(line, end="", flush=True)
             said.append(line)
     last = re.findall(r"^=* ?((?:\d+ \w+,? ?)+)in [\d.]+s.*$", "".join(said), re.MULTILINE)
-    names = told.stdout.split()
-    return names[0], names[1], names[2], last[-1].strip() if last else f"pytest ended with {running.returncode}"
+    python, torch, jax = releases.stdout.split()
+    return python, torch, jax, last[-1].strip() if last else f"pytest ended with {running.returncode}"
 
 
 def with_row(page: str, row: tuple[str, ...]) -> str:
@@ -88,33 +96,47 @@ def with_row(page: str, row: tuple[str, ...]) -> str:
     return before + HEAD + "\n".join(sorted([*kept, line])) + "\n"
 
 
+def environments(chosen: argparse.Namespace) -> Iterator[tuple[str | None, tuple[str, str, str]]]:
+    """Yield the interpreter of each chosen environment, None where there is none, with the releases asked for."""
+    for own in chosen.environment:
+        yield own, ("?", "?", "?")
+    if chosen.environment:
+        return
+    for version in chosen.python:
+        python = interpreter(version)
+        if python is None:
+            print(f"No interpreter of Python {version} is installed here.", flush=True)
+            yield None, (version, "?", "?")
+            continue
+        for torch, jax in itertools.product(chosen.torch, chosen.jax):
+            yield installed(python, version, torch, jax), (version, torch, jax)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="+", default=[".".join(map(str, sys.version_info[:2]))], metavar="3.x")
     parser.add_argument("--torch", nargs="+", default=[TORCH], metavar="2.x.y")
     parser.add_argument("--jax", nargs="+", default=[""], metavar="0.x.y")
+    parser.add_argument("--environment", nargs="+", default=[], metavar="PYTHON", help="interpreters of environments")
     parser.add_argument("--slice", action="store_true", help="run the tests of the slice that this file names")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many processes run the tests")
     parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
     chosen = parser.parse_args()
+    if too_old := [each for each in chosen.python if tuple(map(int, each.split("."))) < OLDEST]:
+        parser.error(f"Python {'.'.join(map(str, OLDEST))} or newer is needed, not {too_old[0]}")
     shared = ["-n", str(chosen.jobs), "--dist", "loadfile"] if chosen.jobs > 1 else []
+    arguments = [*shared, *chosen.tests, *(SLICE if chosen.slice else [])]
+    what = " ".join([*chosen.tests, *(["the slice"] if chosen.slice else [])]).replace("|", "/") or WHOLE
     failed = False
-    for version in chosen.python:
-        if tuple(map(int, version.split("."))) < OLDEST:
-            parser.error(f"Python {'.'.join(map(str, OLDEST))} or newer is needed, not {version}")
-        python = interpreter(version)
-        if python is None:
-            print(f"No interpreter of Python {version} is installed here.", flush=True)
+    for own, asked in environments(chosen):
+        if own is None:
+            print(f"There is no environment of Python {asked[0]}, PyTorch {asked[1]}, JAX {asked[2]}.", flush=True)
             failed = True
             continue
-        for torch, jax in itertools.product(chosen.torch, chosen.jax):
-            arguments = [*shared, *chosen.tests, *(SLICE if chosen.slice else [])]
-            *releases, result = outcome(python, version, torch, jax, arguments)
-            what = " ".join([*chosen.tests, *(["the slice"] if chosen.slice else [])]) or WHOLE
-            what = what.replace("|", "/")
-            row = (*releases, what, result, datetime.date.today().isoformat())
-            PAGE.write_text(with_row(PAGE.read_text(), row))
-            failed |= re.fullmatch(r"\d+ passed(, \d+ (skipped|deselected|xfailed))*", result) is None
+        *releases, result = outcome(own, asked, arguments)
+        row = (*releases, what, result, datetime.date.today().isoformat())
+        PAGE.write_text(with_row(PAGE.read_text(), row))
+        failed |= re.fullmatch(r"\d+ passed(, \d+ (skipped|deselected|xfailed))*", result) is None
     sys.exit(failed)
 
 

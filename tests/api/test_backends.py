@@ -1,7 +1,5 @@
 """The precision of products: as exact as PyTorch's float32 unless the user asks for speed."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -9,12 +7,6 @@ import torch_xla
 import torch_xla.backends
 from torch_xla._engine import precision
 from torch_xla._engine.metrics import counters
-
-
-@pytest.fixture(autouse=True)
-def put_back() -> Iterator[None]:
-    yield
-    precision.forget()
 
 
 def stablehlo(name: str) -> str:

@@ -1,35 +1,17 @@
 """How exactly 32-bit floats are multiplied is a choice of the user's, and part of the program."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 import torch
 
 from torch_xla._engine import precision
-from torch_xla._engine.compat.names.torch import product_precision
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.pending_text import stablehlo_text
 from torch_xla.core.xla_builder import call_jax
 from torch_xla.stablehlo import StableHLOExportOptions, exported_program_to_stablehlo
 
 OF_TORCH = {"highest": "highest", "high": "high", "medium": "default"}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_chosen() -> Iterator[None]:
-    """Forget the choices of tests before, such as Dynamo's, which sets PyTorch's precision to what it was."""
-    forget()
-    yield
-    forget()
-
-
-def forget() -> None:
-    precision.forget()
-    torch._C._set_float32_matmul_precision("highest")
-    for backend in ("cuda", "mkldnn"):
-        torch._C._set_fp32_precision_setter(backend, "matmul", "none")
-    assert product_precision(*precision.OF_TORCH) == "none"
 
 
 def said_of(*results: torch.Tensor) -> set[str]:

@@ -124,6 +124,8 @@ def test_what_the_cpu_refuses_is_refused_with_value_place_and_line(name: str) ->
     assert "test_device_values.py:" in str(ours.value)
 
 
+# PyTorch warns of these calls once in a process.
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter", "ignore:index_reduce.. is in beta")
 def test_every_check_is_tried() -> None:
     tried = set()
     recording_kernel.look_at_calls(lambda plan, call: tried.add(plan.op[0] if isinstance(plan.op, tuple) else plan.op))
