@@ -47,7 +47,7 @@ COMPARISONS = {
     "quantized_torchao.py": (["torchao"], 6),
     "transformers_parallel.py": (["transformers", "accelerate"], 6),
     "tensorflow_saved_models.py": (["tensorflow"], 10),
-    "transformers_growing.py": (["transformers"], 10),
+    "transformers_growing.py": (["transformers", "accelerate"], 12),
     "optax_training.py": (["optax"], 3),
     "torchtitan_debugmodel.py": (["torchtitan", "tyro", "tokenizers"], 3),
 }

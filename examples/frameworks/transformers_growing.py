@@ -1,20 +1,25 @@
 """Transformers with sizes that grow, are fixed or are packed.
 
-`generate` with its default cache, and with a static one and a `CompileConfig`; training without padding.
+`generate` with its default cache, and with a static one and a `CompileConfig`; after a `Trainer`; `generate_batch`;
+training without padding.
 
 python examples/frameworks/transformers_growing.py
 """
 
 import copy
+import tempfile
 
 import torch
 from transformers import (
     CompileConfig,
     DataCollatorWithFlattening,
+    GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
 )
 
 import torch_xla
@@ -23,6 +28,8 @@ import torch_xla.debug.metrics as met
 TOKENS = 128
 MOST_PROGRAMS = 10
 MOST_PROGRAMS_PADDED = 16  # Transformers looks whether the mask has zeros, for each token
+REQUESTS = 50
+MOST_PROGRAMS_OF_REQUESTS = 12
 
 
 def llama(attention: str, spread: float) -> LlamaForCausalLM:
@@ -60,6 +67,52 @@ def generate(name: str, model: LlamaForCausalLM | GPT2LMHeadModel, padding: int 
     different = (found != expected).sum().item()
     print(f"{name}, default cache: {different:.1f} from the CPU ({compiled[0]} programs for {TOKENS} tokens)")
     assert different == 0
+
+
+def generate_after_training(name: str, model: LlamaForCausalLM) -> None:
+    """Trains with a `Trainer`; the second call of `generate` finds every program."""
+    prompt = torch.randint(1, 128, (1, 7))
+    texts = [{"input_ids": row, "labels": row} for row in torch.randint(1, 128, (8, 16))]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(output_dir=folder, max_steps=2, per_device_train_batch_size=2, report_to=[],
+                                      save_strategy="no", disable_tqdm=True)  # fmt: skip
+        trainer = Trainer(model=model, args=arguments, train_dataset=texts)
+        trainer.train()
+    assert model.device.type == "xla"
+    model.eval()
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    compiled = []
+    for _ in range(3):
+        before = programs()
+        found = model.generate(prompt.to("xla"), attention_mask=torch.ones_like(prompt).to("xla"), **options).cpu()
+        compiled.append(programs() - before)
+    expected = copy.deepcopy(model).cpu().generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    different = (found != expected).sum().item()
+    print(f"{name}, after a Trainer: {different:.1f} from the CPU ({compiled[0]} programs)")
+    assert different == 0 and compiled[0] <= MOST_PROGRAMS and not any(compiled[1:]), compiled
+
+
+def generate_batches(name: str, model: LlamaForCausalLM) -> None:
+    """Answers requests of many lengths in batches that change, with a cache sized by what they need."""
+    model.eval()
+    reference = copy.deepcopy(model)
+    model.to("xla")
+    lengths = torch.randint(3, 40, (REQUESTS,)).tolist()
+    requests = [torch.randint(1, 128, (length,)).tolist() for length in lengths]
+    options = GenerationConfig(max_new_tokens=12, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    compiled, different = [], 0
+    for half in (requests[: REQUESTS // 2], requests[REQUESTS // 2 :]):
+        before = programs()
+        answers = model.generate_batch(inputs=half, generation_config=options, progress_bar=False)
+        compiled.append(programs() - before)
+        for request, answer in zip(half, answers.values(), strict=True):
+            expected = reference.generate(torch.tensor([request]), max_new_tokens=12, do_sample=False,
+                                          eos_token_id=None, pad_token_id=0)  # fmt: skip
+            different += answer.generated_tokens != expected[0, len(request) :].tolist()
+    held = torch.accelerator.max_memory_allocated() >> 20
+    print(f"{name}, {REQUESTS} requests: {different:.1f} from the CPU ({compiled[0]} programs, {held} MB)")
+    assert different == 0 and compiled[0] <= MOST_PROGRAMS_OF_REQUESTS and compiled[1] == 0, compiled
+    assert held < 1000, held  # it took all of the memory
 
 
 def generate_compiled(name: str, model: LlamaForCausalLM | GPT2LMHeadModel, config: CompileConfig) -> None:
@@ -113,6 +166,8 @@ if __name__ == "__main__":
     generate("Llama, attention without a kernel", llama("eager", 0.3))
     generate("Llama, a padded prompt", llama("sdpa", 0.3), padding=3)
     generate("Llama, beams", llama("sdpa", 0.3), num_beams=4)
+    generate_after_training("Llama", llama("sdpa", 0.3))
+    generate_batches("Llama", llama("sdpa", 0.3))
     generate_compiled("Llama, compiled", llama("sdpa", 0.3), CompileConfig())
     generate_compiled("GPT-2, one graph", gpt2(), CompileConfig(fullgraph=True, dynamic=False, mode="default"))
     for attention in ("sdpa", "eager", "flex_attention"):
