@@ -151,6 +151,15 @@ def coordinator_port() -> int:
     return _integer("XLA_COORDINATOR_PORT", "0")
 
 
+def mutual_tls() -> list[str]:
+    """JAX_MTLS_CERT_FILE and its kin: which of JAX's variables of mutual TLS are set. JAX 0.12 reads them itself."""
+    names = (
+        "JAX_MTLS_CERT_FILE", "JAX_MTLS_KEY_FILE", "JAX_MTLS_CA_FILE", "JAX_MTLS_PEER_URI_PREFIX",
+        "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS",
+    )  # fmt: skip
+    return [name for name in names if os.environ.get(name)]
+
+
 def flight_recorder_file() -> str:
     """TORCH_FR_DUMP_TEMP_FILE: where the flight recorder writes, without the number of the process at the end."""
     return os.environ.get("TORCH_FR_DUMP_TEMP_FILE", "").strip()

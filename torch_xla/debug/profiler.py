@@ -55,19 +55,22 @@ def get_tracer_marked_step() -> bool:
     return _diagnostics.step_ended()
 
 
-def start_server(port: int, only_on_master: bool = True) -> Any:
+def start_server(port: int, only_on_master: bool = True, address: str = "127.0.0.1") -> Any:
     """Start a server at `port` from which profiles of this process can be asked for: by `trace()`, by
     `python -m torch_xla.debug.capture_profile`, or by xprof's page.
 
     Keep the result: when it is deleted the server stops, and another can be started. With `only_on_master`, processes
     other than the first start none and get `None`. Starts the device. Raises `ValueError` if a server runs already.
 
+    Only clients on this machine can connect. `address="0.0.0.0"` serves all machines: on a private network only, since
+    the server asks for no password and a profile has names of functions and files.
+
     >>> import torch_xla.debug.profiler as xp
     >>> server = xp.start_server(9012)  # doctest: +SKIP
     """
     if only_on_master and _processes.local_replica_index() != 0:
         return None
-    return _diagnostics.ProfilerServer(port)
+    return _diagnostics.ProfilerServer(port, address)
 
 
 def trace(

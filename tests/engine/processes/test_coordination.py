@@ -1,8 +1,11 @@
 """Processes exchange small things and meet at one place after the other, played by threads over the real service."""
 
+import errno
 import os
+import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,3 +187,30 @@ def test_a_farewell_says_where_the_program_failed() -> None:
 
 def test_the_address_of_this_machine_is_one_that_others_reach() -> None:
     assert coordination._own_address("127.0.0.1") == "127.0.0.1"
+
+
+def test_the_service_listens_on_the_addresses_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    # `torchrun` sets the address of a network even where all processes are on one machine.
+    here, several = Place(0, 2, 0, 2, 0, "10.1.2.3"), Place(0, 4, 0, 2, 0, "127.0.0.2")
+    asked: list[tuple[str, int]] = []
+
+    def serve(host: str, count: int) -> Any:
+        asked.append((host, count))
+        return SimpleNamespace(address=f"{host}:1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordination, "serve", serve)
+        assert coordination._address(None, here) == "127.0.0.1:1"
+        assert coordination._address(None, several) == "127.0.0.2:1"
+    assert asked == [("127.0.0.1", 2), ("127.0.0.2", 4)]
+    service = coordination.serve(several.address, several.count)
+    try:
+        host, _, port = service.address.rpartition(":")
+        assert host == several.address
+        with socket.create_connection((host, int(port)), timeout=60):
+            pass
+        with socket.socket() as other:
+            assert other.connect_ex(("127.0.0.1", int(port))) == errno.ECONNREFUSED
+    finally:
+        monkeypatch.setattr(coordination, "_service", None)
+        service.shutdown()

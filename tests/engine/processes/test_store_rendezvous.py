@@ -121,3 +121,15 @@ def test_who_has_lost_the_store_is_told() -> None:
 
     said = str(store_rendezvous.missed(Lost(), Place(1, 2), "here", 3))
     assert said.startswith("Process 1 of 2 can no longer reach the store") and "process 0 or torchrun" in said
+
+
+def test_a_process_without_the_mutual_tls_of_the_others_is_named(
+    server: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: dict[int, dict[str, str]] = {}
+    settings = [{"mtls_cert_file": "one.pem"}, {}]
+    monkeypatch.setattr(
+        store_rendezvous.mutual_tls, "settings", lambda: met.setdefault(threading.get_ident(), settings[len(met)])
+    )
+    said = meet([Place(0, 2), Place(1, 2)], stores(server, 2))
+    assert said[0] == said[1] and " asks for mutual TLS, and process " in said[0], said

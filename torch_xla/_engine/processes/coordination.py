@@ -18,7 +18,7 @@ from ..compat.names import jax_coordination as private
 from ..compat.names.torch_distributed import rendezvous
 from ..errors import PeerError
 from ..metrics import accounts, user_lines
-from . import heartbeats, identity, store_rendezvous
+from . import heartbeats, identity, mutual_tls, store_rendezvous
 from .coordination_proxy import Relay
 
 logger = logging.getLogger(__name__)
@@ -59,9 +59,12 @@ def connect() -> None:
             )
         place, store = identity.place(), _meeting_place()
         seconds = config.distributed_start_seconds()
+        certificates = mutual_tls.settings()
         met = store_rendezvous.arrive(store, place, seconds, lambda: _address(store, place))
         _attempt = met.attempt
         address, everyone = met.address, met.everyone
+        if certificates:
+            mutual_tls.check(address, certificates, seconds)
         _relay = Relay(address, config.heartbeat_seconds(), partial(_lost, address))
         _client = private.connect(_relay.address, place.index, place.count, seconds)
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
@@ -88,7 +91,8 @@ def _address(store: Any, place: identity.Place) -> str:
     """Return the address of the coordination service. Process 0 starts the service if it is not running."""
     if identity.is_served:
         return str(store.get(f"{_PREFIX}/coordinator").decode())
-    return serve(place.address, place.count).address
+    # Under `torchrun` the address may be that of a network although all processes are here.
+    return serve("127.0.0.1" if place.is_on_one_machine else place.address, place.count).address
 
 
 def attempt() -> str:
@@ -103,6 +107,7 @@ def serve(host: str, count: int) -> private.Service:
     """Start the coordination service for `count` processes at the address `host`."""
     global _service
     wanted = config.coordinator_port()
+    mutual_tls.settings()
     try:
         _service = private.Service(host, wanted, count, config.distributed_start_seconds())
     except RuntimeError as error:

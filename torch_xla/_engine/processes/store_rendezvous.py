@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .. import config
 from ..errors import PeerError
-from . import heartbeats, identity
+from . import heartbeats, identity, mutual_tls
 
 _PREFIX = "torch_xla"
 _AWAY = f"{_PREFIX}/away"  # where a process says that it does not come
@@ -42,7 +42,7 @@ def arrive(store: Any, place: identity.Place, seconds: float, address: Callable[
     """
     own = {
         "name": uuid.uuid4().hex, "here": heartbeats.here(), "count": place.count, "versions": _versions(),
-        "host": socket.gethostname(),
+        "host": socket.gethostname(), "tls": bool(mutual_tls.settings()),
     }  # fmt: skip
     _refuse_twins(store, place, own)
     store.set(f"{_PREFIX}/here/{place.index}", json.dumps(own))
@@ -172,6 +172,12 @@ def _what_differs(own_index: int, own: dict[str, Any], everyone: list[dict[str, 
             return (
                 f"Process {own_index} runs {own['versions']}, and process {index} on {other['host']} runs "
                 f"{other['versions']}: install the same versions."
+            )
+        if other["tls"] != own["tls"]:
+            with_it, without = (own_index, index) if own["tls"] else (index, own_index)
+            return (
+                f"Process {with_it} asks for mutual TLS, and process {without} does not: set the variables "
+                f"JAX_MTLS_CERT_FILE, JAX_MTLS_KEY_FILE, JAX_MTLS_CA_FILE and JAX_MTLS_PEER_URI_PREFIX for all."
             )
     return None
 

@@ -44,7 +44,7 @@ def test_it_says_why_it_cannot_listen() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, service.__file__, "127.0.0.1", str(port), "1", "100", "5"],
+            [sys.executable, service.__file__, "127.0.0.1", str(port), "1", "100", "5", "{}"],
             cwd="/", input="", capture_output=True, text=True,
         )  # fmt: skip
     assert done.stdout.startswith(f"error 127.0.0.1:{port}: ") and done.returncode == 0

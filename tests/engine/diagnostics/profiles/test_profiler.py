@@ -20,6 +20,7 @@ from jax.profiler import ProfileData
 import torch_xla
 import torch_xla.debug.profiler as xp
 from torch_xla._engine.diagnostics.logs import stack_places
+from torch_xla._engine.diagnostics.profiles import listening
 from torch_xla._engine.diagnostics.profiles import profiler as engine
 from torch_xla._engine.metrics import events
 from torch_xla._engine.step.named_scopes import open_scopes
@@ -294,6 +295,36 @@ def test_a_running_program_is_profiled_through_its_server(tmp_path: Path, workin
     assert events["train"] >= 1 and events["forward"] >= 1
 
 
+def devices_of(port: int) -> set[bytes]:
+    """Return the network devices to which the sockets of this process that listen on `port` are bound."""
+    found = set()
+    for descriptor in listening._descriptors(listening.sockets(port)):
+        with socket.socket(fileno=os.dup(descriptor)) as server:
+            found.add(server.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0"))
+    return found
+
+
+def test_a_server_answers_this_machine_alone_unless_told() -> None:
+    port = free_port()
+    server = xp.start_server(port)
+    assert server is not None and devices_of(port) == {b"lo"}
+    server.stop()
+    port = free_port()
+    server = xp.start_server(port, address="0.0.0.0")
+    assert server is not None and devices_of(port) == {b""}
+    server.stop()
+    with pytest.raises(ValueError, match=r"got address='10.0.0.1'; expected '127.0.0.1', for clients on this machine"):
+        xp.start_server(port, address="10.0.0.1")
+
+
+def test_a_server_that_cannot_be_restricted_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_descriptors", lambda of: ())
+    port = free_port()
+    with pytest.raises(RuntimeError, match=r"cannot be restricted .* was not found.*address='0.0.0.0'\) serves all"):
+        xp.start_server(port)
+    assert not listening.sockets(port)
+
+
 def test_a_server_stops_with_its_object_and_another_may_start() -> None:
     def is_open(port: int) -> bool:
         with socket.socket() as probe:
@@ -302,7 +333,7 @@ def test_a_server_stops_with_its_object_and_another_may_start() -> None:
     ports = [free_port(), free_port()]
     for port in (*ports, ports[0]):
         server = xp.start_server(port)
-        assert is_open(port) and server.port == port
+        assert is_open(port) and server.port == port and devices_of(port) == {b"lo"}
         with pytest.raises(ValueError, match="one profiler server"):
             xp.start_server(free_port())
         assert is_open(port)

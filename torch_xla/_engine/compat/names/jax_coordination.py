@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax  # type: ignore[attr-defined]
 
@@ -28,11 +29,27 @@ runpy.run_path(sys.argv.pop(1), {}, "__main__")
 """
 
 
+# JAX's settings of mutual TLS, without the prefix `jax_`. JAX before 0.12 has none of them.
+TLS = ("mtls_cert_file", "mtls_key_file", "mtls_ca_file", "mtls_peer_uri_prefix")
+_REFUSES_PLAIN = "distributed_verify_secure_credentials"
+
+
+def tls() -> dict[str, str]:
+    """Return JAX's settings of mutual TLS that are set, by name."""
+    values = jax.config.values
+    return {name: str(values[f"jax_{name}"]) for name in TLS if values.get(f"jax_{name}")}
+
+
+def refuses_plain() -> bool:
+    """Return whether JAX's settings ask that no connection is made without TLS."""
+    return bool(jax.config.values.get(f"jax_{_REFUSES_PLAIN}"))
+
+
 class Service:
     """The service in its own process, which ends after this process has ended and no connection is left."""
 
     def __init__(self, host: str, port: int, count: int, start: int) -> None:
-        arguments = [host, *map(str, (port, count, SILENCE, start))]
+        arguments = [host, *map(str, (port, count, SILENCE, start)), json.dumps(tls())]
         program = str(Path(__file__).with_name("jax_coordination_server.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START, json.dumps(sys.path), program, *arguments],
@@ -69,6 +86,7 @@ def connect(address: str, index: int, count: int, start: int) -> Any:
         heartbeat_timeout=SILENCE,
         shutdown_on_destruction=False,
         use_compression=True,
+        **tls(),
     )
     client.connect()
     state = distributed.global_state
@@ -87,9 +105,9 @@ class PreemptionNotifier:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        self._service = _jax.get_distributed_runtime_service(address, 1)
+        self._service = _jax.get_distributed_runtime_service(address, 1, **tls())
         self._client = _jax.get_distributed_runtime_client(
-            address, 0, init_timeout=60, heartbeat_timeout=SILENCE, shutdown_on_destruction=False
+            address, 0, init_timeout=60, heartbeat_timeout=SILENCE, shutdown_on_destruction=False, **tls()
         )
         self._client.connect()
         self._manager = _jax.create_preemption_sync_manager()

@@ -5,6 +5,7 @@ address on which it listens, or why it cannot. It ends after the process that st
 left.
 """
 
+import json
 import signal
 import socket
 import sys
@@ -19,8 +20,11 @@ _PATIENCE = 5
 _ESTABLISHED = "01"
 
 
-def main(host: str, wanted: int, count: int, heartbeat: int, start: int) -> None:
-    """Serve `count` processes at `host`, on the port `wanted` or, if that is 0, on a free one. Times in seconds."""
+def main(host: str, wanted: int, count: int, heartbeat: int, start: int, tls: dict[str, str]) -> None:
+    """Serve `count` processes at `host`, on the port `wanted` or, if that is 0, on a free one. Times in seconds.
+
+    `tls` has JAX's options of mutual TLS; without them it authenticates no client.
+    """
     # A signal to all processes of a terminal or group is meant for the others; this process ends after them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -31,7 +35,12 @@ def main(host: str, wanted: int, count: int, heartbeat: int, start: int) -> None
             port = _free_port(host, wanted)
             # Its tasks are recoverable: else a lost one would end all others by SIGABRT.
             service = _jax.get_distributed_runtime_service(
-                f"{host}:{port}", count, heartbeat_timeout=heartbeat, cluster_register_timeout=start, recoverable=True
+                f"{host}:{port}",
+                count,
+                heartbeat_timeout=heartbeat,
+                cluster_register_timeout=start,
+                recoverable=True,
+                **tls,
             )
         except (OSError, RuntimeError) as error:
             if wanted or attempts == _ATTEMPTS:
@@ -66,4 +75,6 @@ def _is_used(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    _host, *_numbers, _tls = sys.argv[1:]
+    _wanted, _count, _heartbeat, _start = map(int, _numbers)
+    main(_host, _wanted, _count, _heartbeat, _start, json.loads(_tls))

@@ -19,6 +19,7 @@ from ...compat.names import xprof
 from ...runtime import platform
 from ...step.end_of_step import end_step
 from ...step.named_scopes import close_scope, open_scope
+from . import listening
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -168,15 +169,37 @@ def _labels(root: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module,
     return visit(root, name)
 
 
+_LOOPBACK = "127.0.0.1"
+_EVERYWHERE = "0.0.0.0"
+
+
 class ProfilerServer:
     """A server that takes profiles of this process on demand. It stops when this object is deleted."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = _LOOPBACK) -> None:
+        if address not in (_LOOPBACK, _EVERYWHERE):
+            raise ValueError(
+                f"start_server got address={address!r}; expected {_LOOPBACK!r}, for clients on this machine, or "
+                f"{_EVERYWHERE!r}, for all. JAX's server listens on all addresses or none."
+            )
         platform.local_devices()  # JAX would start the client without our choice of platform
+        before = listening.sockets(port)
         jax.profiler.start_server(port)
         self.port = port
         self.stop = weakref.finalize(self, jax.profiler.stop_server)
         self.stop.atexit = False  # the end of the process ends it, too
+        if address == _LOOPBACK:
+            self._restrict(before)
+
+    def _restrict(self, before: set[str]) -> None:
+        try:
+            listening.restrict(listening.sockets(self.port) - before)
+        except OSError as error:
+            self.stop()
+            raise RuntimeError(
+                f"The profiler's server on port {self.port} cannot be restricted to this machine ({error}), and it "
+                f"asks for no password. start_server(port, address={_EVERYWHERE!r}) serves all machines."
+            ) from error
 
 
 def start_trace(folder: str | os.PathLike[str], python_calls: bool) -> None:
