@@ -9,6 +9,7 @@ command line:
 
     python -m torch_xla.cache                        # what the folder holds
     python -m torch_xla.cache export programs.tar
+    python -m torch_xla.cache export programs.tar --topology v5e:4x4    # what plans compiled for it
     python -m torch_xla.cache import programs.tar    # only from a source you trust: an executable is code
     python -m torch_xla.cache clear
 """
@@ -17,7 +18,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._engine import metrics
+from ._engine import metrics, runtime
 from ._engine.compile.disk import bundle, disk_cache
 
 
@@ -66,8 +67,12 @@ def misses() -> list[str]:
     return [f"program {program[:8]}: {reason}" for program, reason in disk_cache.misses()]
 
 
-def export(path: str | Path) -> int:
+def export(path: str | Path, topology: str | runtime.Topology | None = None) -> int:
     """Write every executable of the folder to the tar file `path`, and return the number of executables.
+
+    With a `topology`, as in `torch_xla.debug.plan(step, topology="v5e:4x4")`, write those that such plans have compiled
+    with what is installed now. A process on that machine that imports them and records the same steps compiles
+    nothing. `ValueError` if there are none.
 
     >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp())
@@ -75,14 +80,20 @@ def export(path: str | Path) -> int:
     ...     torch_xla.cache.export(f"{place}/programs.tar") >= 0
     True
     """
-    return bundle.write(Path(path), _folder())
+    if topology is None:
+        return bundle.write(Path(path), _folder())
+    return bundle.write_for(Path(path), _folder(), topology)
 
 
-def load(path: str | Path) -> int:
+def load(path: str | Path, elsewhere: bool = False) -> int:
     """Import the executables of a tar file made by `export` into the folder, and return their number.
 
     Each is signed with your key. Import only files from a source you trust: an executable is code. If some of the
     executables are damaged, import the others, then raise `ValueError`.
+
+    If none of them is for the devices, JAX and compiler of this process, raise `ValueError` with what differs, and
+    import nothing; before a device is in use, import them, and warn when one is. With `elsewhere=True` they may be for
+    another machine, as in an image that is built for it.
 
     >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp())
@@ -91,6 +102,8 @@ def load(path: str | Path) -> int:
     ...     torch_xla.cache.load(f"{place}/programs.tar") == exported
     True
     """
+    if not elsewhere:
+        bundle.refuse_others(Path(path))
     count, damaged = bundle.read(Path(path), _folder())
     if damaged:
         names = ", ".join(damaged[:5])
@@ -99,7 +112,7 @@ def load(path: str | Path) -> int:
 
 
 def clear() -> None:
-    """Delete every executable of the folder.
+    """Delete every executable of the folder, and those for topologies.
 
     >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp())
@@ -109,7 +122,7 @@ def clear() -> None:
     """
     place = disk_cache.folder()
     if place is not None and place.is_dir():
-        disk_cache.shrink(place, 0)
+        disk_cache.clear(place)
 
 
 def _folder() -> Path:
@@ -123,14 +136,20 @@ def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m torch_xla.cache", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("statistics", help="what the folder holds (the default)")
-    commands.add_parser("export", help="write it to a tar file").add_argument("path", type=Path)
-    commands.add_parser("import", help="add what a tar file holds").add_argument("path", type=Path)
+    exporting = commands.add_parser("export", help="write it to a tar file")
+    exporting.add_argument("path", type=Path)
+    exporting.add_argument("--topology", help="what was compiled for one, such as v5e:4x4")
+    importing = commands.add_parser("import", help="add what a tar file holds")
+    importing.add_argument("path", type=Path)
+    importing.add_argument("--elsewhere", action="store_true", help="it may be for another machine, JAX or compiler")
     commands.add_parser("clear", help="delete it")
     arguments = parser.parse_args()
     if arguments.command == "export":
-        print(f"{export(arguments.path)} executables written to {arguments.path}")
+        print(f"{export(arguments.path, arguments.topology)} executables written to {arguments.path}")
     elif arguments.command == "import":
-        print(f"{load(arguments.path)} executables put into {_folder()}")
+        if not arguments.elsewhere:
+            runtime.local_devices()  # to know what the programs must be for
+        print(f"{load(arguments.path, arguments.elsewhere)} executables put into {_folder()}")
     elif arguments.command == "clear":
         clear()
         print(f"{_folder()} is empty")

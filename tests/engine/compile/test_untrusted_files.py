@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torch_xla.cache
-from torch_xla._engine.compile.disk import disk_cache, executable_format, signing_key
+from torch_xla._engine.compile.disk import disk_cache, executable_format, folder_limit, signing_key
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.ir.graph import Graph
 from torch_xla._engine.metrics import counters
@@ -280,8 +280,8 @@ def test_what_a_killed_writer_left_goes_and_what_one_writes_stays(folder: Path) 
     old, new = folder / ".killed.part", folder / ".writing.part"
     old.write_bytes(bytes(1000))
     new.write_bytes(bytes(1000))
-    os.utime(old, (time.time() - 2 * disk_cache._ABANDONED,) * 2)
-    disk_cache.shrink(folder, 1 << 30)
+    os.utime(old, (time.time() - 2 * folder_limit._ABANDONED,) * 2)
+    folder_limit.shrink(folder, 1 << 30)
     assert not old.exists() and new.exists() and only_file(folder).exists()
 
 
@@ -290,7 +290,7 @@ def test_the_limit_holds_at_every_moment(folder: Path, monkeypatch: pytest.Monke
     sizes = [3000, 9000, 500, 10_000, 10_001, *[700] * 60]
     for index, size in enumerate(sizes):
         disk_cache.adopt(folder, f"{index}.numbers", bytes(size))
-        assert disk_cache.size_of(folder) <= 10_000
+        assert folder_limit.size_of(folder) <= 10_000
         assert (folder / f"{index}.numbers").exists() == (size <= 10_000)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", "0")
     disk_cache.adopt(folder, "none.numbers", b"x")
@@ -343,7 +343,7 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
     assert disk_cache.is_sound((place / "one.xla").read_bytes())
     for path in place.glob(".*.part"):
         os.utime(path, (0, 0))
-    disk_cache.shrink(place, 1 << 30)
+    folder_limit.shrink(place, 1 << 30)
     assert [path.name for path in place.iterdir()] == ["one.xla"]
 
 

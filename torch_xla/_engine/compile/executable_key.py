@@ -1,6 +1,7 @@
 """The key of an executable: everything it depends on. Caches, comparisons and explanations use it."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -76,7 +77,14 @@ def described(target: Target) -> dict[str, str]:
         "device": target.kind,
         "devices": f"{len(target.devices)} of {len(target.processes)} processes",
         "mesh": f"{mesh.axis_names} {mesh.devices.shape}, along {target.axis}" if mesh is not None else "",
+        "places": _places(target.devices) if mesh is not None else "",
     }
+
+
+def _places(devices: Sequence[Any]) -> str:
+    """Return a digest of the devices' places in the network between them, if they have such places, as a TPU's do."""
+    places = [(getattr(each, "slice_index", 0), each.coords) for each in devices if hasattr(each, "coords")]
+    return hashlib.sha256(str(places).encode()).hexdigest()[:16] if places else ""
 
 
 def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:

@@ -22,6 +22,7 @@ from ..lowering.machinery.jax_sharding import carried, constrain, from_jax, to_j
 from ..lowering.machinery.lower_call import NeedsStaticNumber
 from ..lowering.machinery.manual_regions import Manual, lower_on_devices
 from ..metrics.events import Sizes
+from ..runtime import topologies
 from ..runtime.buffers import resized
 from ..runtime.device_assignment import Target
 from . import composites, shard_mapped, symbolic_length
@@ -41,7 +42,8 @@ _APART = {"gpu": {"xla_gpu_shard_autotuning": False}}
 def options_for(target: Target) -> dict[str, Any] | None:
     """Return the compiler options for `target` without XLA's flags; `None` if there are none."""
     apart = _APART.get(target.platform, {}) if target.axis is not None else {}
-    return {**_OPTIONS.get(target.platform, {}), **apart, **compiler_options.chosen()} or None
+    elsewhere = topologies.OPTIONS.get(target.platform, {}) if target.is_compile_only else {}
+    return {**_OPTIONS.get(target.platform, {}), **apart, **elsewhere, **compiler_options.chosen()} or None
 
 
 # A program of so few operations is lowered in a context that others before it were lowered in.

@@ -424,8 +424,7 @@ class Program:
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
         # An executable that calls Python holds the address of the callback.
-        # An executable for a topology cannot be loaded where it was compiled.
-        if self._calls_back or self.target.is_compile_only or disk_cache.folder() is None or config.hlo_debug():
+        if self._calls_back or disk_cache.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.
         return graph_fingerprint.is_named(self.graph) and graph_fingerprint.is_named(self._inlined.graph)

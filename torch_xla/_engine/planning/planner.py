@@ -22,7 +22,7 @@ from ..lowering.machinery.jax_sharding import carried
 from ..metrics.events import Sizes
 from ..metrics.human_units import size
 from ..metrics.user_lines import Line
-from ..runtime import abstract_devices, topologies
+from ..runtime import abstract_devices
 from ..runtime.device_assignment import Target
 from ..step.sync import sync_device
 from ..tensor.device import existing_devices
@@ -36,7 +36,7 @@ from .planned_step import planned_step
 from .stored_sizes import StoredSizes
 
 # A program that is compiled to be measured and not to run needs no good machine code.
-FAST = {"xla_backend_optimization_level": 0}
+FAST: Mapping[str, compiler_options.Option] = {"xla_backend_optimization_level": 0}
 
 
 @dataclass(slots=True)
@@ -151,9 +151,7 @@ class Planning:
 def planning(devices: int | tuple[jax.Device, ...] | None, axes: Axes = no_axes) -> Iterator[Planning]:
     """Plan a block for that many virtual devices, for those of a topology, or for the devices of this process."""
     found = Planning(axes=axes)
-    options: Mapping[str, compiler_options.Option] = FAST if isinstance(devices, int) else {}
-    if isinstance(devices, tuple):
-        options = topologies.OPTIONS[devices[0].platform]
+    options = FAST if isinstance(devices, int) else {}
     undo = compiler_options.choose({**options, **compiler_options.chosen()})
     try:
         with planned_step(found.see, devices), modules_named() if isinstance(devices, tuple) else nullcontext():

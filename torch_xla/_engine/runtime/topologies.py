@@ -91,7 +91,8 @@ def devices_of(topology: Topology) -> tuple[jax.Device, ...]:
         found = _gpus(topology) if is_gpu else _tpus(topology)
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"topology={str(topology)!r}: XLA's compiler knows no such machine: {error}") from error
-    return tuple(found.devices)
+    # In the order of `platform.all_devices`, so that programs are those of processes on that machine.
+    return tuple(sorted(found.devices, key=lambda device: (device.process_index, device.id)))
 
 
 def _require(is_gpu: bool) -> None:

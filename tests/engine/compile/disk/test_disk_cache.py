@@ -17,7 +17,7 @@ import torch_xla.cache
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla._engine.compile import environment_digest, executable_key
-from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.disk import disk_cache, folder_limit
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.tensor.device import device_at
@@ -141,7 +141,7 @@ def test_a_miss_tells_what_is_different(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_large_folder_is_not_listed_for_each_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "_LOOKS_EVERY", 1 << 30)  # at the size of the folder
+    monkeypatch.setattr(folder_limit, "_LOOKS_EVERY", 1 << 30)  # at the size of the folder
     listed: list[object] = []
     listing = os.listdir
     monkeypatch.setattr(disk_cache.os, "listdir", lambda path: (listed.append(path), listing(path))[1])
@@ -184,18 +184,6 @@ def test_no_path_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not folder.exists() and counted("PersistentCacheMiss") == 0
     with pytest.raises(RuntimeError, match="XLA_PERSISTENT_CACHE_PATH is empty"):
         torch_xla.cache.export("nowhere.tar")
-
-
-def test_the_least_recently_used_leave_a_full_folder(folder: Path) -> None:
-    for index in range(4):
-        result(size=5 + index)
-        newest = max(files(folder), key=lambda path: path.stat().st_mtime_ns)
-        os.utime(newest, (1000 + index, 1000 + index))
-    oldest = sorted(files(folder), key=lambda path: path.stat().st_mtime)[:2]
-    (folder / ".writing.part").write_bytes(b"another process is at it")
-    disk_cache.shrink(folder, sum(path.stat().st_size for path in files(folder)) - oldest[0].stat().st_size - 1)
-    assert set(files(folder)).isdisjoint(oldest) and len(files(folder)) == 2
-    assert (folder / ".writing.part").exists()
 
 
 def test_many_writers_and_readers_never_see_half_a_file(folder: Path) -> None:

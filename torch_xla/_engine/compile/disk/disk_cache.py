@@ -2,7 +2,7 @@
 
 A file holds one executable (`executable_format`). Files are written under another name and renamed, so no process ever
 reads half a file. A damaged file is reported, deleted and compiled again. A file that another user may have written is
-reported and left alone. The least recently used files are deleted before the folder exceeds its limit.
+reported and left alone. A folder has a limit (`folder_limit`).
 """
 
 import bisect
@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import tempfile
-import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,24 +22,32 @@ from typing import Any
 import jax
 
 from ... import config, metrics
-from ...atomic import lock
 from ...compat.names import jax as private
 from ...ir.sharding import MANUAL, Sharding, sharding_by
 from ...lowering.machinery.jax_sharding import to_jax
+from ...runtime import abstract_devices
 from ...runtime.device_assignment import Target
 from .. import shard_mapped
 from ..executable_key import Key, described, differences
 from ..jax_function import Signature, results_of
-from . import artifacts, compile_turn, executable_format, prefetch, process_consensus, signing_key
+from . import (
+    artifacts,
+    bundle_machine,
+    compile_turn,
+    executable_format,
+    folder_limit,
+    prefetch,
+    process_consensus,
+    signing_key,
+)
 from .executable_format import Described, Foreign, Header, Refused, Unreadable
+from .folder_limit import size_of as size_of
 
 SUFFIX = ".xla"
+# The folder within a folder that has the executables for machines that are not here.
+TOPOLOGIES = "topologies"
 # Reading a file costs about as much as compiling what compiles in less.
 WORTH_KEEPING_SECONDS = 0.05
-# How many files are written between two looks at the size of the folder, which other processes fill too.
-_LOOKS_EVERY = 32
-# A file unfinished for this many seconds was left by a process that was killed.
-_ABANDONED = 3600.0
 # The largest note beside an executable, in bytes.
 _LONGEST_NOTE = 1 << 20
 
@@ -54,7 +61,6 @@ _FOREIGN = (
     "users and machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
 )
 
-_lock = lock()
 _warned: set[str] = set()
 _misses: "deque[tuple[str, str]]" = deque(maxlen=256)
 
@@ -86,18 +92,6 @@ class _Chosen:
 _chosen = _Chosen()
 
 
-@dataclass(slots=True)
-class _Filled:
-    """How full a folder is: at the last look, and by what was written since."""
-
-    place: Path | None = None
-    written: int = 0  # files
-    size: int = 0
-
-
-_filled = _Filled()
-
-
 def choose(path: str | None, read_only: bool = False) -> None:
     """Keep executables in `path` from now on, none if it is empty; with `None`, follow the settings again."""
     _chosen.path, _chosen.read_only = path, read_only
@@ -120,9 +114,12 @@ def _is_read_only() -> bool:
 
 
 def find(key: Key, signature: Signature) -> Stored | None:
-    """Return the executable with this key and signature, if one was kept."""
+    """Return the executable with this key and signature, if one was kept.
+
+    One for a topology loads only on a machine that has these devices.
+    """
     place = folder()
-    if place is None:
+    if place is None or key.target.is_compile_only:
         return None
     path = place / _name(key)
     loaded = _found(key, signature, place, path)
@@ -160,14 +157,18 @@ def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded |
         _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
     except Exception as error:  # a damaged executable may fail in any way inside XLA
         _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
-        _delete(path)
+        folder_limit.delete(path)
     return None
 
 
 @functools.cache
 def foresee(target: Target) -> None:
-    """Start to read the executables that this command used the last time."""
+    """Start to read the executables that this command used the last time, and warn of bundles for other machines."""
     place = folder()
+    if target.is_compile_only:
+        return
+    for text in () if abstract_devices.active else bundle_machine.found_elsewhere(target):
+        warnings.warn(text, stacklevel=2)
     with contextlib.suppress(OSError, Refused):  # reported when a program is looked up
         if place is not None:
             executable_format.refuse_others(place, place.stat())
@@ -236,8 +237,9 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
 
     A stage is written, too, if its whole program took long enough to compile: `program_seconds`.
     """
-    place = folder()
-    if place is None or _is_read_only() or max(seconds, program_seconds) < WORTH_KEEPING_SECONDS:
+    place, is_here = _folder_of(key), not key.target.is_compile_only
+    is_worth = not is_here or max(seconds, program_seconds) >= WORTH_KEEPING_SECONDS
+    if place is None or _is_read_only() or not is_worth:
         return
     try:
         found = private.serialised(executable)
@@ -256,7 +258,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         tuple(map(_dims, divided)),
         found.weak,
         signature.donated,
-        process_consensus.start() if process_consensus.is_needed(key.target) else "",
+        _start(key, found.data) if process_consensus.is_needed(key.target) else "",
     )
     path = place / _name(key)
     try:
@@ -266,8 +268,23 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         return
     if is_there:
         metrics.count("PersistentCacheWrite")
+    if is_there and is_here:
         artifacts.note(path.name)
         prefetch.note(place, path.name, _write)
+
+
+def _start(key: Key, executable: bytes) -> str:
+    """Return what processes with the same executable have in common: their start, or the executable of a bundle."""
+    return hashlib.sha256(executable).hexdigest()[:32] if key.target.is_compile_only else process_consensus.start()
+
+
+def _folder_of(key: Key) -> Path | None:
+    """Return the folder to write to. Programs for a topology have their own: a process here must not run them.
+
+    The compiler for a GPU that is not here has not measured kernels, for example.
+    """
+    place = folder()
+    return place / TOPOLOGIES if place is not None and key.target.is_compile_only else place
 
 
 def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
@@ -278,7 +295,8 @@ def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
     """
     place, name = folder(), _name(key)
     with contextlib.suppress(OSError, Refused):  # reported when the executable is looked up or written
-        if place is not None and not _is_read_only() and not process_consensus.is_needed(key.target):
+        is_apart = key.target.is_compile_only or process_consensus.is_needed(key.target)
+        if place is not None and not _is_read_only() and not is_apart:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             executable_format.refuse_others(place, place.stat())
             path, written = place / compile_turn.FOLDER / name, (place / name, place / f"{name}.numbers")
@@ -288,7 +306,7 @@ def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
 
 def note_baked(key: Key, indices: list[int]) -> None:
     """Record which numbers of a program must be constants: known after lowering, and needed to find it again."""
-    place = folder()
+    place = _folder_of(key)
     if place is not None and not _is_read_only():
         with contextlib.suppress(OSError, Refused):
             if _write(place / f"{_name(key)}.numbers", json.dumps(indices).encode()):
@@ -297,7 +315,7 @@ def note_baked(key: Key, indices: list[int]) -> None:
 
 def baked(key: Key, count: int) -> list[int]:
     """Return the numbers noted by `note_baked`, of a program that has `count`."""
-    place = folder()
+    place = _folder_of(key)
     if place is None:
         return []
     try:
@@ -343,6 +361,13 @@ def adopt(place: Path, name: str, data: bytes) -> None:
     _write(place / name, data)
 
 
+def clear(place: Path) -> None:
+    """Delete every file of a folder, and those for topologies."""
+    for each in (place, place / TOPOLOGIES):
+        if each.is_dir():
+            folder_limit.shrink(each, 0)
+
+
 def _read(name: str) -> bytes:
     """Return the bytes of a file of the folder, none if it is not there or must not be used."""
     place = folder()
@@ -364,11 +389,6 @@ def _adopt(name: str, data: bytes) -> None:
 artifacts.serve(_read, _adopt)
 
 
-def size_of(place: Path) -> int:
-    """Return the bytes that the files of a folder take."""
-    return sum(size for _, size, _ in _files(place))
-
-
 def _name(key: Key) -> str:
     text = json.dumps(key.environment, sort_keys=True)
     return f"{key.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{SUFFIX}"
@@ -378,7 +398,7 @@ def _write(path: Path, data: bytes) -> bool:
     """Write `data` to `path` atomically; do nothing if the folder's limit leaves no room for it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     executable_format.refuse_others(path.parent, path.parent.stat())
-    if not _make_room(path.parent, len(data)):
+    if not folder_limit.make_room(path.parent, len(data)):
         return False
     is_listed = _listing.is_current(path.parent)
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
@@ -387,7 +407,7 @@ def _write(path: Path, data: bytes) -> bool:
             file.write(data)
         os.replace(aside, path)
     except BaseException:
-        _delete(Path(aside))
+        folder_limit.delete(Path(aside))
         raise
     if is_listed:
         _listing.add(path)
@@ -434,61 +454,6 @@ class _Listing:
 
 
 _listing = _Listing()
-
-
-def _files(place: Path) -> list[tuple[float, int, Path]]:
-    found = []
-    for path in place.iterdir():
-        with contextlib.suppress(OSError):
-            if path.is_file():  # not the folder of turns
-                status = path.stat()
-                found.append((status.st_mtime, status.st_size, path))
-    return sorted(found)
-
-
-def _make_room(place: Path, needed: int) -> bool:
-    """Delete files until another `needed` bytes fit within the limit; return False if they never can."""
-    limit = config.persistent_cache_bytes()
-    if needed > limit:
-        return False
-    with _lock:
-        is_another = place != _filled.place
-        _filled.place = place
-        _filled.written += 1
-        _filled.size += needed
-        if is_another or _filled.written % _LOOKS_EVERY == 0 or _filled.size > limit:
-            # A little more than what is needed, so that a full folder is not looked at for each file.
-            _filled.size = needed + shrink(place, limit - needed, min(limit - needed, limit * 9 // 10))
-    return True
-
-
-def shrink(place: Path, limit: int, target: int | None = None) -> int:
-    """Delete the least recently used files of a folder larger than `limit` bytes until it has `target` bytes left.
-
-    Return the bytes that are left. Files being written stay; abandoned half-written files do not.
-    """
-    files = _files(place)
-    size = sum(each for _, each, _ in files)
-    now = time.time()
-    remaining = []
-    for modified, each, path in files:
-        if not path.name.startswith("."):
-            remaining.append((each, path))
-        elif path.suffix == ".part" and now - modified > _ABANDONED:
-            _delete(path)
-            size -= each
-    if size > limit:
-        for each, path in remaining:
-            if size <= (limit if target is None else target):
-                break
-            _delete(path)
-            size -= each
-    return size
-
-
-def _delete(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def _warn(kind: str, text: str, advice: str = _NOT_KEPT) -> None:

@@ -116,6 +116,11 @@ def header_of(path: Path) -> Header:
     return _header(text)
 
 
+def header_in(data: bytes) -> Header:
+    """Return the header of a whole file, whose executable is not looked at. Raises `Unreadable` if it is damaged."""
+    return _header(_intact(data)[1].partition(b"\n")[0])
+
+
 def contents(path: Path, most: int = _LARGEST) -> bytes:
     """Return the contents of a file. Raises `OSError`, or `Refused` or `Unreadable` if they cannot be trusted."""
     with _opened(path) as file:
