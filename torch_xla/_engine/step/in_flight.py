@@ -227,6 +227,17 @@ def _broken(message: str, line: Line | None) -> RuntimeError:
     return RuntimeError(f"{message}\n  asserted at {user_lines.text(line)}" if line is not None else message)
 
 
+def ends_of(device: jax.Device) -> list[Any]:
+    """Return small outputs of the programs that were started on `device` and may still run."""
+    flights = [flight for target, flight in list(by_target.items()) if device in target.devices]
+    return [end for flight in flights for _, ends, *_ in list(flight.started) for end in ends]
+
+
+def have_ended(ends: list[Any]) -> bool:
+    """Return whether the programs with these outputs have ended."""
+    return all([end.is_ready() for end in still_there(ends)])
+
+
 def last_ends() -> list[Any] | None:
     """Return small outputs of the program started last: they are there when it has ended. `None` before the first."""
     return latest[0].started[-1][1] if latest and latest[0].started else None

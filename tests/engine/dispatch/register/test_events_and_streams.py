@@ -1,5 +1,6 @@
 """Streams and events: one order of execution, whose end can be waited for and timed."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._engine.step import in_flight
 
 xla: Any = torch.xla  # type: ignore[attr-defined]
 
@@ -95,9 +97,41 @@ def test_events_of_other_devices_are_pytorchs() -> None:
         torch.Event("cpu").record()
 
 
-def test_an_event_is_not_shared_with_another_process() -> None:
+@pytest.mark.parametrize("make", [torch.Event, xla.Event])
+def test_an_event_is_not_shared_with_another_process(make: Any) -> None:
     with pytest.raises(NotImplementedError, match=r"interprocess=True.*torch.distributed.barrier"):
-        torch.Event("xla", interprocess=True)
+        make("xla", interprocess=True)
+    with pytest.raises(NotImplementedError, match=r"ipc_handle.*torch.distributed.barrier"):
+        make("xla").ipc_handle()
+    with pytest.raises(NotImplementedError, match=r"from_ipc_handle.*torch.distributed.barrier"):
+        xla.Event.from_ipc_handle(torch.device("xla"), b"")
+
+
+@pytest.mark.parametrize("make", [torch.Event, xla.Event])
+def test_an_event_tells_whether_the_device_has_come_to_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    event, has_ended = make("xla"), False
+    end = SimpleNamespace(is_ready=lambda: has_ended, is_deleted=lambda: False)
+    assert event.query()  # it was not recorded
+    with monkeypatch.context() as patched:
+        patched.setattr(in_flight, "ends_of", lambda device: [end])
+        event.record()
+        assert not event.query() and not xla.current_stream().query()
+        has_ended = True
+        assert event.query() and torch.Stream("xla").query()
+
+
+def test_a_loop_that_asks_a_stream_comes_to_an_end() -> None:
+    x = torch.ones(200, 200, device="xla")
+    for _ in range(20):
+        x = x @ x / 200
+    while not torch.Stream("xla").query():
+        pass
+    assert x[0, 0].item() == 1
+
+
+def test_a_stream_has_one_priority() -> None:
+    least, greatest = xla.Stream.priority_range()
+    assert least == greatest == xla.Stream(priority=-1).priority == 0
 
 
 def test_a_compiled_function_may_wait() -> None:

@@ -38,8 +38,17 @@ class Stream(torch.Stream):
         synchronize(self.device)
 
     def query(self) -> bool:
-        """Return true: the next operation waits by itself."""
-        return True
+        """Return whether the device has computed everything recorded, which is started if it was not."""
+        event = Event(self.device)
+        event.record()
+        return event.query()
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority: the one stream has one."""
+        return 0, 0
+
+    priority = 0
 
     def is_capturing(self) -> bool:
         """Return whether operations on its device are being captured as a graph."""
@@ -67,13 +76,17 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """A point in the one stream."""
 
-    def __new__(cls, device: Any = None, enable_timing: bool = False, **_: Any) -> "Event":
+    def __new__(cls, device: Any = None, enable_timing: bool = False, interprocess: bool = False, **_: Any) -> "Event":
+        if interprocess:
+            raise NotImplementedError(f"Event({device!r}, interprocess=True): {_OF_ONE_PROCESS}.")
         return super().__new__(cls, device=torch.device("xla", _index(device)))
 
     def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
         self._index = _index(device)
         self._takes_time = enable_timing
         self._reached: float | None = None
+        # Small outputs of the programs before this point, until they are known to have ended.
+        self._ends: list[Any] = []
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -86,6 +99,7 @@ class Event(torch.Event):
         if is_capturing(device):
             return  # it marks a point in the graph, which the host does not see
         sync_device(device, wait=self._takes_time)
+        self._ends = in_flight.ends_of(device.target.device)
         self._reached = time.perf_counter()
 
     def elapsed_time(self, end_event: torch.Event) -> float:
@@ -106,8 +120,20 @@ class Event(torch.Event):
         in_flight.wait([devices.device_at(self._index).target.device])
 
     def query(self) -> bool:
-        """Return true: the next operation waits by itself."""
+        """Return whether the device has come to this point; true for an event that was not recorded."""
+        if not in_flight.have_ended(self._ends):
+            return False
+        self._ends = []
         return True
+
+    def ipc_handle(self) -> bytes:
+        """Refuse to show the event to another process."""
+        raise NotImplementedError(f"Event.ipc_handle: {_OF_ONE_PROCESS}.")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> "Event":
+        """Refuse the event of another process."""
+        raise NotImplementedError(f"Event.from_ipc_handle: {_OF_ONE_PROCESS}.")
 
 
 def current_stream(device: Any = None) -> Stream:
@@ -149,15 +175,10 @@ def stream_for(device: Any = None, **options: Any) -> Stream | None:
 
 def event_for(device: Any = None, **options: Any) -> Event | None:
     """Return what `torch.Event(device)` makes on `xla`; `None` for another device."""
-    if not _is_ours(device):
-        return None
-    for option, why in _REFUSED.items():
-        if options.get(option):
-            raise NotImplementedError(f"torch.Event({device!r}, {option}=True): {why}.")
-    return Event(device, **options)
+    return Event(device, **options) if _is_ours(device) else None
 
 
-_REFUSED = {"interprocess": "an event of xla is known to its own process only. Use torch.distributed.barrier()"}
+_OF_ONE_PROCESS = "an event of xla is known to its own process only. Use torch.distributed.barrier()"
 
 
 def _is_ours(device: Any) -> bool:
