@@ -152,10 +152,16 @@ def save(bundle: StableHLOModelBundle, directory: str | os.PathLike[str], with_w
         if with_text and function.text is not None:
             Path(f"{stem}.mlir").write_text(function.text)
     for number, constant in enumerate(bundle.additional_constants):
-        np.save(root / "constants" / f"{number}.npy", np.asarray(constant))
+        _save_array(root / "constants" / f"{number}.npy", constant)
     if with_weights:
         for name, weight in bundle.state_dict.items():
-            np.save(root / "data" / f"{name}.npy", np.asarray(weight))
+            _save_array(root / "data" / f"{name}.npy", weight)
+
+
+def _save_array(path: Path, array: object) -> None:
+    """Write an array; of a dtype that is not NumPy's own, its bytes: it could not read the name `<f1` of a float8."""
+    plain = np.asarray(array)
+    np.save(path, plain if plain.dtype.isbuiltin == 1 else plain.view(f"V{plain.itemsize}"))
 
 
 def load(directory: str | os.PathLike[str]) -> StableHLOModelBundle:

@@ -126,7 +126,9 @@ def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.
         wanted = dtypes.to_jax(view.dtype)
         flat = flat.view(np.uint8)[: flat.nbytes // wanted.itemsize * wanted.itemsize].view(wanted)
     steps = [step * flat.itemsize for step in geometry.stride]
-    shown = np.lib.stride_tricks.as_strided(flat[geometry.offset :], geometry.size, steps)
+    # NumPy reads the name of a dtype again here, and `<f1`, that of a float8, is none to it.
+    bits = flat if flat.dtype.isbuiltin == 1 else flat.view(f"u{flat.itemsize}")
+    shown = np.lib.stride_tricks.as_strided(bits[geometry.offset :], geometry.size, steps).view(flat.dtype)
     shown = shown.conj() if view.conj else shown
     return -shown if view.neg else shown
 

@@ -13,6 +13,7 @@ from ...ir.value_spec import Spec
 from ...ir.view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
 from ...tensor.host_known_values import contents_of
 from ...tensor.storage import value_of
+from ...tensor.upload import from_numpy
 from ..op_schema import Operator
 
 _OVERLAPPING_TARGET = (
@@ -288,7 +289,7 @@ class _Twins:
             storage = torch.zeros(size if self.bytes <= _TOO_LARGE else 0, dtype=torch.uint8).untyped_storage()
             contents = contents_of(value)
             if contents is not None:
-                known = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(torch.from_numpy(contents))
+                known = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(from_numpy(contents))
                 storage.copy_(known.untyped_storage())
             self._storages[key] = storage
         geometry = _geometry(tensor)

@@ -14,6 +14,7 @@ import torch
 from jax import lax
 
 from . import replica_axis
+from .float8 import is_float8, number_to_float8, to_float8
 
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
@@ -50,11 +51,13 @@ def rounded_to_halves(array: jax.Array) -> jax.Array:
 def number_as(number: Any, dtype: np.dtype) -> Any:
     """Return a number in `dtype`; integers wrap around, as in C."""
     if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
+        if is_float8(dtype):
+            return number_to_float8(number, dtype)
         with np.errstate(all="ignore"):
             return np.asarray(number).astype(dtype)
     if jax.export.is_symbolic_dim(number):
         number = jnp.asarray(number)
-    return lax.convert_element_type(number, dtype)
+    return to_float8(number, dtype) if is_float8(dtype) else lax.convert_element_type(number, dtype)
 
 
 # From 2.15 on, PyTorch clamps to the nearest number that a dtype holds; before, it refused such a bound or wrapped it.

@@ -40,7 +40,7 @@ def chunk_cat(tensors: Sequence[jax.Array], dim: int, num_chunks: int) -> jax.Ar
     for tensor in tensors:
         size = -(-tensor.shape[dim] // num_chunks) * num_chunks
         padding = [(0, size - tensor.shape[dim], 0) if d == dim else (0, 0, 0) for d in range(tensor.ndim)]
-        padded = lax.pad(tensor, jnp.zeros((), tensor.dtype), padding)
+        padded = lax.pad(tensor, number_as(0, tensor.dtype), padding)
         rest = size // num_chunks * prod(padded.shape[dim + 1 :])
         pieces.append(padded.reshape(tensor.shape[:dim] + (num_chunks, rest)))
     return lax.concatenate(pieces, dim + 1)
@@ -52,7 +52,7 @@ def block_diag(tensors: Sequence[jax.Array]) -> jax.Array:
     width, left, rows = sum(block.shape[1] for block in blocks), 0, []
     for block in blocks:
         padding = [(0, 0, 0), (left, width - left - block.shape[1], 0)]
-        rows.append(lax.pad(block, jnp.zeros((), block.dtype), padding))
+        rows.append(lax.pad(block, number_as(0, block.dtype), padding))
         left += block.shape[1]
     return lax.concatenate(rows, 0)
 

@@ -10,8 +10,10 @@ import torch
 from jax import lax
 
 from ...compat.names import jax as private
+from ..elementwise.cast import cast
 from ..machinery.dims import one_dim
 from ..machinery.jax_sharding import spaced
+from ..machinery.opmath import number_as
 from ..machinery.registry import lowers
 
 aten = torch.ops.aten
@@ -46,12 +48,12 @@ def slice_scatter(
 ) -> jax.Array:
     dim = one_dim(dim, self.ndim)
     if any(jax.export.is_symbolic_dim(each) for each in (self.shape[dim], start, end)):  # type: ignore[arg-type]
-        return _written_from(self, src.astype(self.dtype), dim, 0 if start is None else start, step)
+        return _written_from(self, cast(src, self.dtype), dim, 0 if start is None else start, step)
     places = slice_bounds(self.shape[dim], start, end, step)
     _check_source(src, self.shape[:dim] + (len(places),) + self.shape[dim + 1 :])
     if not places:
         return self
-    src = src.astype(self.dtype)
+    src = cast(src, self.dtype)
     if step == 1:
         return lax.dynamic_update_slice_in_dim(self, src, places.start, dim)
     along = lax.broadcasted_iota(np.int32, self.shape, dim) - places.start
@@ -107,7 +109,7 @@ def _spread_by_places(grad: jax.Array, shape: Sequence[int], dim: int, start: An
 def select_scatter(self: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
     dim = one_dim(dim, self.ndim)
     _check_source(src, self.shape[:dim] + self.shape[dim + 1 :])
-    src = jnp.expand_dims(src.astype(self.dtype), dim)
+    src = jnp.expand_dims(cast(src, self.dtype), dim)
     return lax.dynamic_update_slice_in_dim(self, src, index % self.shape[dim], dim)
 
 
@@ -139,7 +141,7 @@ def _written_diagonal(base: jax.Array, diagonal: jax.Array, offset: int, dim1: i
     """Return `base` with the diagonals of its matrices, which span `dim1` and `dim2`, replaced."""
     dims = (one_dim(dim1, base.ndim), one_dim(dim2, base.ndim))
     matrices = jnp.moveaxis(base, dims, (-2, -1))
-    values, written = _on_diagonal(diagonal.astype(base.dtype), matrices.shape[-2], matrices.shape[-1], offset)
+    values, written = _on_diagonal(cast(diagonal, base.dtype), matrices.shape[-2], matrices.shape[-1], offset)
     return jnp.moveaxis(jnp.where(written, values, matrices), (-2, -1), dims)
 
 
@@ -160,4 +162,4 @@ def diag_embed(self: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1)
     dims = (dim1 % (self.ndim + 1), dim2 % (self.ndim + 1))
     size = self.shape[-1] + abs(offset)
     values, written = _on_diagonal(self, size, size, offset)
-    return jnp.moveaxis(jnp.where(written, values, jnp.zeros((), self.dtype)), (-2, -1), dims)
+    return jnp.moveaxis(jnp.where(written, values, number_as(0, self.dtype)), (-2, -1), dims)
