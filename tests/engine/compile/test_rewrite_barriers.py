@@ -77,6 +77,14 @@ ZEROS: dict[str, Function] = {
     "negatives of a sum": lambda x: -(x.abs()[:, None].expand(2, 2)).sum(1),
     "sum of equal values": lambda x: x.expand(5, 2).sum(0),
     "cumsum": lambda x: x.cumsum(0),
+    "cumsum of one": lambda x: x[:, None].cumsum(1),
+    "average of windows of one": lambda x: torch.nn.functional.avg_pool1d(x[None, None], 1),
+    "one number added to zeros": lambda x: torch.zeros_like(x).index_add(
+        0, torch.zeros_like(x[:1], dtype=torch.int64), x[:1]
+    ),
+    "one number scattered into zeros": lambda x: torch.zeros_like(x).scatter_add(
+        0, torch.zeros_like(x[:1], dtype=torch.int64), x[:1]
+    ),
     "relu": lambda x: x.relu(),
     "relu6": torch.nn.functional.relu6,
     "hardtanh": lambda x: torch.nn.functional.hardtanh(x, 0, 1),
@@ -158,6 +166,8 @@ COMPLEX: dict[str, Function] = {
     "sum of one": lambda x: x[:, None].sum(1),
     "mean of one": lambda x: x[:, None].mean(1),
     "sum of one to a scalar": lambda x: x[:1].sum(),
+    "cumsum of one": ZEROS["cumsum of one"],
+    "one number added to zeros": ZEROS["one number added to zeros"],
 }
 
 

@@ -252,7 +252,7 @@ def _reduce(module: EditedModule, operation: Any) -> None:
     The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
     order, and that of one element the element. LLVM may reorder the factors of a product: that of exp(x) becomes exp of
     the sum, that of x * c the product times a power of c."""
-    bodies = [each.name for each in operation.regions[0].blocks[0].operations]
+    bodies = _bodies(operation)
     if bodies == ["stablehlo.multiply", "stablehlo.return"] and _is_computed(module, operation.operands[0]):
         with operation.location, ir.InsertionPoint(operation):
             operation.operands[0] = _one_nan(operation.operands[0])
@@ -292,6 +292,34 @@ def _dot(module: EditedModule, operation: Any) -> None:
     if all(size[axis] == 1 for axis in numbers.lhs_contracting_dimensions):
         _multiply(module, operation)
         _without_sign(operation)
+
+
+def _reduce_window(module: EditedModule, operation: Any) -> None:
+    """Keep the sums over windows of one element from becoming the element: each sum starts with 0."""
+    sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
+    if _bodies(operation) == ["stablehlo.add", "stablehlo.return"] and all(size == 1 for size in sizes):
+        _without_sign(operation)
+
+
+def _scatter(module: EditedModule, operation: Any) -> None:
+    """Keep the one number that is added to a zero from becoming that zero: XLA drops a loop of one turn."""
+    if _bodies(operation) != ["stablehlo.add", "stablehlo.return"] or not _is_zero(module, operation.operands[0]):
+        return
+    numbers = stablehlo.ScatterDimensionNumbers(operation.attributes["scatter_dimension_numbers"])
+    indices = ir.RankedTensorType(operation.operands[1].type).shape
+    if all(size == 1 for dim, size in enumerate(indices) if dim != numbers.index_vector_dim):
+        _without_sign(operation)
+
+
+def _is_zero(module: EditedModule, value: Any) -> bool:
+    """Return whether all elements of `value` are 0, for complex numbers by the text of the constant."""
+    if _is_float(value.type):
+        return bool(module.constant(value) == 0)
+    return any("dense<(0.000000e+00,0.000000e+00)>" in str(source) for source in module.sources(value))
+
+
+def _bodies(operation: Any) -> list[str]:
+    return [each.name for each in operation.regions[0].blocks[0].operations]
 
 
 def _without_sign(operation: Any) -> None:
@@ -364,5 +392,7 @@ _RULES: dict[str, Callable[[EditedModule, Any], None]] = {
     "stablehlo.subtract": _add,
     "stablehlo.compare": _compare,
     "stablehlo.reduce": _reduce,
+    "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.scatter": _scatter,
     "stablehlo.dot_general": _dot,
 }

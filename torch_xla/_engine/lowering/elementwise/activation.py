@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..machinery.opmath import bound_as, in_opmath, number_as
+from ..machinery.opmath import bound_as, in_opmath, is_complex, number_as
 from ..machinery.registry import Promotion, lowers
+from . import complex_functions
 from .arithmetic import add
 from .comparison import at_least, at_most
 
@@ -54,7 +55,7 @@ def gelu(self: jax.Array, *, approximate: str = "none") -> jax.Array:
 @lowers(aten.silu.default)
 @in_opmath
 def silu(self: jax.Array) -> jax.Array:
-    return self * lax.logistic(self)
+    return complex_functions.silu(self) if is_complex(self) else self * lax.logistic(self)
 
 
 def tanh_of_softplus(self: jax.Array) -> jax.Array:

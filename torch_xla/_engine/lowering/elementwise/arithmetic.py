@@ -1,5 +1,6 @@
 """Sums, products, quotients, remainders and powers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from ..machinery.opmath import (
 )
 from ..machinery.promotion import float_dtype
 from ..machinery.registry import Promotion, lowers
+from . import complex_functions
+from .complex_functions import by_dtype, scaled, times_real
 
 aten = torch.ops.aten
 
@@ -37,9 +40,15 @@ def _factors(self: Any, other: Any) -> list[Any]:
 
 
 def _summands(self: Any, other: Any, alpha: Any) -> list[Any]:
-    """Return the operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there."""
-    if isinstance(alpha, int) and alpha == 1:
-        return same_dtype(self, other)
+    """Return the operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there.
+    A complex operand is multiplied by 1 or -1, too, as on the CPU.
+    """
+    if isinstance(alpha, int) and abs(alpha) == 1:
+        self, other = same_dtype(self, other)
+        if is_complex(other):
+            return [self, times_real(other, alpha)]
+        if alpha == 1:
+            return [self, other]
     self, other, alpha = map(widened, same_dtype(self, other, alpha))
     return [self, other * alpha]
 
@@ -52,6 +61,8 @@ def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar, promotion=Promotion.COMMON)
 def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+    if any(not is_number(each) and is_complex(each) for each in (self, other)):
+        return add(self, other, -alpha)
     self, other = _summands(self, other, alpha)
     return self - other
 
@@ -124,16 +135,20 @@ def fmod(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.fmod(self, other)
 
 
+def _inverse(self: jax.Array) -> jax.Array:
+    return 1 / self
+
+
 # The powers for which PyTorch does not call pow(): at infinities and zeros some of them differ from it.
-_EXACT_POWERS = {
+_EXACT_POWERS: dict[Any, Callable[[jax.Array], jax.Array]] = {
     0: jnp.ones_like,
     1: lambda self: self,
     2: lambda self: self * self,
     3: lambda self: self * self * self,
-    0.5: lax.sqrt,
-    -0.5: lax.rsqrt,
-    -1: lambda self: 1 / self,
-    -2: lambda self: 1 / (self * self),
+    0.5: by_dtype(lax.sqrt, complex_functions.sqrt),
+    -0.5: by_dtype(lax.rsqrt, complex_functions.rsqrt),
+    -1: by_dtype(_inverse, complex_functions.reciprocal),
+    -2: lambda self: _EXACT_POWERS[-1](self * self),
 }
 
 
@@ -143,16 +158,17 @@ def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
         return self | ~number_as(exponent, self.dtype)
     if jax.export.is_symbolic_dim(exponent):
         return pow_to_array(self, exponent)
-    is_half = self.dtype == np.float16  # the one dtype whose roots PyTorch leaves to pow()
-    if isinstance(exponent, jax.Array):
-        power: jax.Array = pow_to_array(self, exponent)
-        if is_float(self) and not is_half:
-            for root in (0.5, -0.5):
-                power = jnp.where(exponent == root, _EXACT_POWERS[root](widened(self)), power)
-        return power
-    if exponent in _EXACT_POWERS and (is_float(self) or is_complex(self)) and not (is_half and abs(exponent) == 0.5):
-        return _EXACT_POWERS[exponent](widened(self))
-    return lax.integer_pow(self, exponent) if is_integer(self) else pow_to_array(self, exponent)
+    if is_integer(self):
+        is_array = isinstance(exponent, jax.Array)
+        return pow_to_array(self, exponent) if is_array else lax.integer_pow(self, exponent)
+    # The roots of float16 are the ones that PyTorch leaves to pow().
+    exact = {n: power for n, power in _EXACT_POWERS.items() if self.dtype != np.float16 or abs(n) != 0.5}
+    if not isinstance(exponent, jax.Array):
+        return exact[exponent](widened(self)) if exponent in exact else pow_to_array(self, exponent)
+    result: jax.Array = pow_to_array(self, exponent)
+    for number, power in exact.items():
+        result = jnp.where(exponent == number, power(widened(self)), result)
+    return result
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar, promotion=Promotion.COMMON)
@@ -161,7 +177,7 @@ def pow_to_array(self: jax.Array, exponent: jax.Array) -> jax.Array:
     self, exponent = jnp.broadcast_arrays(self, exponent)
     if is_integer(self):
         return _whole_power(self, exponent)
-    return lax.pow(self, exponent)
+    return complex_functions.power(self, exponent) if is_complex(self) else lax.pow(self, exponent)
 
 
 def _whole_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -186,13 +202,14 @@ def _whole_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
 @lowers(aten.addcmul.default, promotion=Promotion.COMMON)
 def addcmul(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: Any = 1) -> jax.Array:
     self, tensor1, tensor2 = widened(self), widened(tensor1), widened(tensor2)
-    return self + number_as(value, self.dtype) * tensor1 * tensor2
+    return self + scaled(tensor1, value) * tensor2
 
 
 @lowers(aten.addcdiv.default, promotion=Promotion.COMMON)
 def addcdiv(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: Any = 1) -> jax.Array:
     self, tensor1, tensor2 = widened(self), widened(tensor1), widened(tensor2)
-    return self + number_as(value, self.dtype) * tensor1 / tensor2
+    dividend = scaled(tensor1, value)
+    return self + (quotient(dividend, tensor2) if is_complex(self) else dividend / tensor2)
 
 
 @lowers(aten.lerp.Tensor, aten.lerp.Scalar, promotion=Promotion.COMMON)

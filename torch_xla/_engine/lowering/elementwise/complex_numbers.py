@@ -8,6 +8,7 @@ from jax import lax
 
 from ..machinery.opmath import is_complex, widened
 from ..machinery.registry import Promotion, lowers
+from .complex_functions import angle_of
 
 aten = torch.ops.aten
 
@@ -20,7 +21,7 @@ def conj_physical(self: jax.Array) -> jax.Array:
 @lowers(aten.angle.default, promotion=Promotion.FLOAT)
 def angle(self: jax.Array) -> jax.Array:
     if is_complex(self):
-        return lax.atan2(lax.imag(self), lax.real(self))
+        return angle_of(lax.imag(self), lax.real(self))
     # Not atan2: the angle of -0 is 0.
     return jnp.where(self < 0, np.pi, jnp.where(jnp.isnan(self), self, 0))
 

@@ -11,60 +11,30 @@ from jax import lax
 
 from ..machinery.opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
 from ..machinery.registry import Promotion, lowers
+from . import complex_functions
+from .complex_functions import angle_of, by_dtype, magnitude
 
 aten = torch.ops.aten
 
 
-def _imaginary_follows(function: Callable[[jax.Array], jax.Array], sign: int) -> Callable[[jax.Array], jax.Array]:
-    """Return `function`, whose imaginary part has the sign of its argument's, times `sign`: on a branch cut, too.
-
-    XLA takes +0 and -0 for the same side of a cut.
-    """
-
-    def lower(self: jax.Array) -> jax.Array:
-        result = function(self)
-        if not is_complex(self):
-            return result
-        return lax.complex(lax.real(result), jnp.copysign(lax.imag(result), sign * lax.imag(self)))
-
-    return lower
-
-
-def _real_follows(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """Do the same for a function whose real part has the sign of its argument's."""
-
-    def lower(self: jax.Array) -> jax.Array:
-        result = function(self)
-        if not is_complex(self):
-            return result
-        return lax.complex(jnp.copysign(lax.real(result), lax.real(self)), lax.imag(result))
-
-    return lower
-
-
 def _exp2(self: jax.Array) -> jax.Array:
     # A power of 2 is exact for whole exponents; exp(x · log 2), which `lax.exp2` is on a CPU, is not.
-    return lax.exp(self * np.log(2.0)) if is_complex(self) else lax.pow(lax.full_like(self, 2), self)
+    return complex_functions.exp2(self) if is_complex(self) else lax.pow(lax.full_like(self, 2), self)
 
 
 def _log_to_base(base: float) -> Callable[[jax.Array], jax.Array]:
     def lower(self: jax.Array) -> jax.Array:
-        scale = float(np.log(base))
-        if is_complex(self):
-            # By parts, as a quotient of complex numbers makes NaN of the infinite logarithm of 0.
-            result = lax.log(self)
-            return lax.complex(lax.real(result) / scale, lax.imag(result) / scale)
-        result = lax.log(self) / scale
+        result = lax.log(self) / float(np.log(base))
         # The quotient misses by a rounding for some powers of the base, and floor(log2(8192)) would be 12.
         whole = lax.round(result, lax.RoundingMethod.TO_NEAREST_EVEN)
         return jnp.where(lax.pow(lax.full_like(self, base), whole) == self, whole, result)
 
-    return lower
+    return by_dtype(lower, complex_functions.log_to_base(base))
 
 
 def _cosh(self: jax.Array) -> jax.Array:
     if is_complex(self):
-        return lax.cosh(self)
+        return complex_functions.cosh(self)
     # The root of exp(|x|) is squared, as exp(|x|) itself overflows before cosh(x) does.
     root = lax.exp(lax.abs(self) * 0.5)
     return (root * 0.5) * root + (0.5 / root) / root
@@ -72,7 +42,7 @@ def _cosh(self: jax.Array) -> jax.Array:
 
 def _sinh(self: jax.Array) -> jax.Array:
     if is_complex(self):
-        return lax.sinh(self)
+        return complex_functions.sinh(self)
     magnitude = lax.abs(self)
     root = lax.exp(magnitude * 0.5)
     small = lax.expm1(jnp.minimum(magnitude, 20))
@@ -81,14 +51,17 @@ def _sinh(self: jax.Array) -> jax.Array:
 
 
 def _sinc(self: jax.Array) -> jax.Array:
-    # XLA's sine of a complex number needs a finite argument, hence the 1 where the quotient is not used.
     zero = self == 0
     angle = jnp.where(zero, 1, self * np.pi)
+    if is_complex(self):
+        return jnp.where(zero, 1, quotient(complex_functions.sin(angle), angle))
     return jnp.where(zero, 1, lax.sin(angle) / angle)
 
 
 def log1p(self: jax.Array) -> jax.Array:
     """Return log(1 + x), to two roundings."""
+    if is_complex(self):
+        return complex_functions.log1p(self)
     if self.dtype != np.float64:
         return lax.log1p(self)
     # XLA's own misses by a hundred roundings on the CPU. What the sum loses, the quotient puts right (W. Kahan).
@@ -100,39 +73,41 @@ def log1p(self: jax.Array) -> jax.Array:
 
 
 def _atanh(self: jax.Array) -> jax.Array:
+    if is_complex(self):
+        return complex_functions.atanh(self)
     if self.dtype != np.float64:
-        return _imaginary_follows(lax.atanh, 1)(self)
+        return lax.atanh(self)
     # XLA's own is off by 14 roundings.
     magnitude = lax.abs(self)
     return jnp.copysign(0.5 * log1p(2 * magnitude / (1 - magnitude)), self)
 
 
 TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
-    aten.acos.default: _imaginary_follows(lax.acos, -1),
-    aten.acosh.default: _imaginary_follows(lax.acosh, 1),
-    aten.asin.default: _imaginary_follows(lax.asin, 1),
-    aten.asinh.default: _real_follows(lax.asinh),
-    aten.atan.default: _real_follows(lax.atan),
+    aten.acos.default: by_dtype(lax.acos, complex_functions.acos),
+    aten.acosh.default: by_dtype(lax.acosh, complex_functions.acosh),
+    aten.asin.default: by_dtype(lax.asin, complex_functions.asin),
+    aten.asinh.default: by_dtype(lax.asinh, complex_functions.asinh),
+    aten.atan.default: by_dtype(lax.atan, complex_functions.atan),
     aten.atanh.default: _atanh,
-    aten.cos.default: lax.cos,
+    aten.cos.default: by_dtype(lax.cos, complex_functions.cos),
     aten.cosh.default: _cosh,
     aten.deg2rad.default: lambda self: self * (np.pi / 180),
-    aten.exp.default: lax.exp,
+    aten.exp.default: by_dtype(lax.exp, complex_functions.exp),
     aten.exp2.default: _exp2,
-    aten.expm1.default: lax.expm1,
-    aten.log.default: lax.log,
+    aten.expm1.default: by_dtype(lax.expm1, complex_functions.expm1),
+    aten.log.default: by_dtype(lax.log, complex_functions.log),
     aten.log10.default: _log_to_base(10),
     aten.log1p.default: log1p,
     aten.log2.default: _log_to_base(2),
     aten.rad2deg.default: lambda self: self * (180 / np.pi),
-    aten.reciprocal.default: lambda self: 1 / self,
-    aten.rsqrt.default: lax.rsqrt,
-    aten.sigmoid.default: lax.logistic,
-    aten.sin.default: lax.sin,
+    aten.reciprocal.default: by_dtype(lambda self: 1 / self, complex_functions.reciprocal),
+    aten.rsqrt.default: by_dtype(lax.rsqrt, complex_functions.rsqrt),
+    aten.sigmoid.default: by_dtype(lax.logistic, complex_functions.logistic),
+    aten.sin.default: by_dtype(lax.sin, complex_functions.sin),
     aten.sinc.default: _sinc,
     aten.sinh.default: _sinh,
-    aten.sqrt.default: _imaginary_follows(lax.sqrt, 1),
-    aten.tan.default: lax.tan,
+    aten.sqrt.default: by_dtype(lax.sqrt, complex_functions.sqrt),
+    aten.tan.default: by_dtype(lax.tan, complex_functions.tan),
 }
 for op, function in TO_FLOAT.items():
     lowers(op, promotion=Promotion.FLOAT)(in_opmath(function))
@@ -140,6 +115,8 @@ for op, function in TO_FLOAT.items():
 
 @lowers(aten.tanh.default, promotion=Promotion.FLOAT)
 def tanh(self: jax.Array) -> jax.Array:
+    if is_complex(self):
+        return complex_functions.tanh(self)
     if self.dtype != np.float32:
         return lax.tanh(widened(self))
     # XLA's own is off by up to five roundings near 1, and its distance from 1 is what the gradient is made of.
@@ -169,17 +146,6 @@ def _sign(self: jax.Array) -> jax.Array:
     return self if self.dtype == np.bool_ else lax.sign(self)
 
 
-def magnitude(self: jax.Array) -> jax.Array:
-    """Return the absolute value; of complex64 the nearest to the truth: gradients ask whose equals a norm in
-    float64.
-    """
-    if self.dtype != np.complex64:
-        return jnp.abs(self)
-    real, imaginary = lax.real(self).astype(np.float64), lax.imag(self).astype(np.float64)
-    result = lax.sqrt(real * real + imaginary * imaginary).astype(np.float32)
-    return jnp.where(jnp.isinf(real) | jnp.isinf(imaginary), np.float32(np.inf), result)
-
-
 SAME_DTYPE: dict[Any, Callable[..., jax.Array]] = {
     aten.abs.default: magnitude,
     aten.ceil.default: _of_floats(lax.ceil),
@@ -187,7 +153,7 @@ SAME_DTYPE: dict[Any, Callable[..., jax.Array]] = {
     aten.frac.default: lambda self: self - _trunc(self),
     aten.neg.default: lax.neg,
     aten.round.default: _of_floats(_nearest),
-    aten.sgn.default: _sign,
+    aten.sgn.default: by_dtype(_sign, complex_functions.direction),
     aten.sign.default: _sign,
     aten.trunc.default: _of_floats(_trunc),
 }
@@ -339,7 +305,7 @@ def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
 
 
 TWO_TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
-    (aten.atan2.default,): jnp.arctan2,
+    (aten.atan2.default,): angle_of,
     (aten.copysign.Tensor, aten.copysign.Scalar): jnp.copysign,
     (aten.hypot.default,): _hypot,
     (aten.logaddexp.default,): _log_of_sum,

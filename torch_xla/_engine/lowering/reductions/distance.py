@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..elementwise.pointwise import magnitude
+from ..elementwise.complex_functions import magnitude
 from ..machinery.dims import all_or_listed, one_dim, without
 from ..machinery.opmath import is_complex, widened
 from ..machinery.registry import Promotion, lowers

@@ -14,9 +14,10 @@ import torch
 from jax import lax
 
 from ... import dtypes
+from ..elementwise.complex_functions import times_real
 from ..machinery.dims import all_or_listed, dimensioned, one_dim
 from ..machinery.jax_sharding import whole_along
-from ..machinery.opmath import is_complex, is_float, widened
+from ..machinery.opmath import is_complex, is_float, quotient, widened
 from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -52,7 +53,8 @@ def mean(
 ) -> jax.Array:
     operand = summable(self, dtype)
     dims = all_or_listed(dim, self.ndim)
-    return jnp.sum(operand, dims, operand.dtype, keepdims=keepdim) / prod(self.shape[d] for d in dims)
+    total, count = jnp.sum(operand, dims, operand.dtype, keepdims=keepdim), prod(self.shape[d] for d in dims)
+    return quotient(total, count) if is_complex(operand) else total / count
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
@@ -60,7 +62,10 @@ def product(
     self: jax.Array, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
     operand = summable(self, dtype)
-    return jnp.prod(operand, all_or_listed(None if dim is None else [dim], self.ndim), operand.dtype, keepdims=keepdim)
+    dims = all_or_listed(None if dim is None else [dim], self.ndim)
+    if is_complex(operand) and all(self.shape[d] == 1 for d in dims):
+        operand = times_real(operand, 1)  # the factor that each product starts with
+    return jnp.prod(operand, dims, operand.dtype, keepdims=keepdim)
 
 
 @lowers(aten.trace.default)
