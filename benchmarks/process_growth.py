@@ -25,7 +25,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from benchmarks import machine, page
 from torch_xla._engine.distributed import process_launch
-from torch_xla._engine.step import collective_consistency
+from torch_xla._engine.step import executor
 
 HEADING = "## Numbers of processes"
 
@@ -46,8 +46,8 @@ class Watched:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        collective_consistency.before = self._timed(collective_consistency.before)  # type: ignore[assignment]
-        collective_consistency.after = self._timed(collective_consistency.after)  # type: ignore[assignment]
+        executor.compare_before_start = self._timed(executor.compare_before_start)  # type: ignore[assignment]
+        executor.note_start = self._timed(executor.note_start)  # type: ignore[assignment]
 
     def _timed(self, function: Any) -> Any:
         def call(*args: Any) -> None:

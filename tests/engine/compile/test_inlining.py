@@ -15,7 +15,7 @@ from torch_xla._engine.compile import jax_function
 from torch_xla._engine.compile.inlining import inlined
 from torch_xla._engine.ir.graph import Graph
 from torch_xla._engine.ir.verify_graph import verify
-from torch_xla._engine.step import executor
+from torch_xla._engine.step import sync
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.step.step import Step
 from torch_xla._engine.tensor.random_state import keys_of
@@ -33,7 +33,7 @@ def compilations_start_anew() -> Iterator[None]:
 def runs(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Graph, list[Any], list[Any], Any]]:
     """The graph, inputs, numbers and random keys of each program that `call` runs."""
     found: list[Any] = []
-    run = executor.run
+    run = sync.run_step
 
     def noted(step: Step, ready: Any = None) -> None:
         keys = keys_of(step.draws) if step.draws else None
@@ -41,7 +41,7 @@ def runs(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple
         found.append((step.program.graph, arrays, list(step.numbers), keys))
         run(step, ready)
 
-    monkeypatch.setattr(executor, "run", noted)
+    monkeypatch.setattr(sync, "run_step", noted)
     call()
     torch_xla.sync(wait=True)
     monkeypatch.undo()

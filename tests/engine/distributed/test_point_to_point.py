@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_xla._engine.distributed import collectives, point_to_point
+from torch_xla._engine.distributed import point_to_point
 from torch_xla._engine.distributed.point_to_point import Message
 from torch_xla._engine.processes import identity
 
@@ -20,9 +20,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return [tensor + 5 for tensor in tensors]
 
     monkeypatch.setattr(identity, "process_index", lambda: 1)
-    monkeypatch.setattr(collectives, "pair", lambda first, second: (first, second))
-    monkeypatch.setattr(collectives, "broadcast", broadcast)
-    monkeypatch.setattr(collectives, "start", lambda: found.append("start"))
+    monkeypatch.setattr(point_to_point, "pair_groups", lambda first, second: (first, second))
+    monkeypatch.setattr(point_to_point, "broadcast_values", broadcast)
+    monkeypatch.setattr(point_to_point, "start_collectives", lambda: found.append("start"))
     return found
 
 
@@ -34,9 +34,9 @@ def test_messages_of_both_ends_have_one_order() -> None:
 
 def test_one_is_recorded_where_it_is_called_for(recorded: list[Any]) -> None:
     target, scalar = torch.zeros(2, 3, device="xla"), torch.ones((), device="xla")
-    assert point_to_point.exchanged([scalar], 1, 2, 0).wait()
+    assert point_to_point.exchange([scalar], 1, 2, 0).wait()
     assert recorded == [(0, (1, 2), 0, [[1]]), "start"]
-    assert point_to_point.exchanged([target], 0, 1, 7).wait()
+    assert point_to_point.exchange([target], 0, 1, 7).wait()
     assert recorded[2:] == [(0, (0, 1), 7, [[6]])]
     assert target.tolist() == [[5.0] * 3] * 2
 
@@ -44,7 +44,7 @@ def test_one_is_recorded_where_it_is_called_for(recorded: list[Any]) -> None:
 def test_those_of_a_batch_are_recorded_together(recorded: list[Any]) -> None:
     target, scalar = torch.zeros(2, 3, device="xla"), torch.ones((), device="xla")
     with point_to_point.batch():
-        sending, receiving = point_to_point.exchanged([scalar], 1, 2, 0), point_to_point.exchanged([target], 0, 1, 7)
+        sending, receiving = point_to_point.exchange([scalar], 1, 2, 0), point_to_point.exchange([target], 0, 1, 7)
         scalar.fill_(9)
         assert recorded == []
     assert recorded == [(0, (0, 1), 7, [[6]]), (0, (1, 2), 0, [[1]]), "start", "start"]
@@ -56,7 +56,7 @@ def test_those_of_a_batch_are_recorded_together(recorded: list[Any]) -> None:
 
 def test_a_batch_is_started_at_its_end(recorded: list[Any]) -> None:
     with point_to_point.batch():
-        work = point_to_point.exchanged([torch.ones(1, device="xla")], 0, 1, 0)
+        work = point_to_point.exchange([torch.ones(1, device="xla")], 0, 1, 0)
         assert recorded == []
     assert recorded == [(0, (0, 1), 0, [[1]]), "start"]
     assert work.wait() and len(recorded) == 2

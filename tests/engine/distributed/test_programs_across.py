@@ -22,7 +22,7 @@ from torch_xla._engine.ir.call_plan import Operand, Plan, interned
 from torch_xla._engine.lowering.machinery import replica_axis
 from torch_xla._engine.lowering.machinery.registry import lowers, rule_of
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.step import executor
+from torch_xla._engine.step import sync
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.step.step import Step
 from torch_xla._engine.tensor.storage import snapshot, wrap
@@ -206,7 +206,7 @@ def _what_is_this_process_own(differs: bool, step: int) -> None:
 
 def keys_of_a_script() -> tuple[list[str], list[list[float]]]:
     differs = xr.global_ordinal() == 1
-    run, keys = executor.run, []
+    run, keys = sync.run_step, []
 
     def noting(step: Step, ready: Any = None) -> None:
         run(step, ready)
@@ -217,7 +217,7 @@ def keys_of_a_script() -> tuple[list[str], list[list[float]]]:
     weight = torch.linspace(0, 1, 4, device="xla")
     if differs:  # a history of numbers
         (torch.ones(4, device="xla") * 0.125).cos().sum().item()
-    executor.run = noting  # type: ignore[assignment]
+    sync.run_step = noting  # type: ignore[assignment]
     gc.disable()
     try:
         for step in range(8):
@@ -235,7 +235,7 @@ def keys_of_a_script() -> tuple[list[str], list[list[float]]]:
             del kept
     finally:
         gc.enable()
-        executor.run = run
+        sync.run_step = run
     return keys, found
 
 
@@ -249,7 +249,7 @@ def test_what_is_local_decides_about_no_program_of_several_processes() -> None:
 def keys_of_steps_that_hold_more_or_less(sizes: list[int], steps: list[int]) -> tuple[list[str], list[float]]:
     """Each part of three values is held in some steps. Here what is not held is garbage, and there it is gone."""
     is_tidy = xr.global_ordinal() == 0
-    run, keys = executor.run, []
+    run, keys = sync.run_step, []
 
     def noting(step: Step, ready: Any = None) -> None:
         run(step, ready)
@@ -260,7 +260,7 @@ def keys_of_steps_that_hold_more_or_less(sizes: list[int], steps: list[int]) -> 
     torch_xla.sync()
     found: list[float] = []
     uncollected: list[_Cycle] = []
-    executor.run = noting  # type: ignore[assignment]
+    sync.run_step = noting  # type: ignore[assignment]
     if not is_tidy:
         gc.disable()
     try:
@@ -282,7 +282,7 @@ def keys_of_steps_that_hold_more_or_less(sizes: list[int], steps: list[int]) -> 
             del kept
     finally:
         gc.enable()
-        executor.run = run
+        sync.run_step = run
     return keys, found
 
 

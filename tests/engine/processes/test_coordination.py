@@ -168,7 +168,8 @@ def test_a_process_that_leaves_before_it_has_met_the_others_says_so(
     monkeypatch.setattr(coordination, "_failed", None)
     monkeypatch.setattr(coordination, "_is_away", False)
     monkeypatch.setattr(heartbeats, "current", None)
-    for name, value in (("_place", Place(1, 2)), ("meet", lambda: store), ("taken_by", os.getpid() + is_fork)):
+    meeting = identity.Meeting(lambda: store, False, os.getpid() + is_fork)
+    for name, value in (("_place", Place(1, 2)), ("_meeting", meeting)):
         monkeypatch.setattr(identity, name, value)
     coordination.disconnect()
     assert store.check(["torch_xla/away"]) is not is_fork

@@ -14,8 +14,7 @@ VARIABLES = {
 @pytest.fixture(autouse=True)
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_place", None)
-    monkeypatch.setattr(identity, "meet", None)
-    monkeypatch.setattr(identity, "is_served", False)
+    monkeypatch.setattr(identity, "_meeting", None)
     monkeypatch.setattr(identity, "after_taking", [])
 
 
@@ -41,7 +40,8 @@ def test_who_starts_a_process_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     identity.take(Place(1, 2, 1, 2), lambda: "store", True)
     assert identity.process_index() == 1 and identity.place().is_on_one_machine
-    assert identity.meet is not None and identity.meet() == "store" and identity.is_served
+    meeting = identity.meeting()
+    assert meeting is not None and meeting.store() == "store" and identity.is_served()
     assert (identity.replica_count(), identity.replica_index(), identity.local_replica_index()) == (2, 1, 1)
 
 

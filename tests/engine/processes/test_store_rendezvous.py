@@ -129,7 +129,7 @@ def test_a_process_without_the_mutual_tls_of_the_others_is_named(
     met: dict[int, dict[str, str]] = {}
     settings = [{"mtls_cert_file": "one.pem"}, {}]
     monkeypatch.setattr(
-        store_rendezvous.mutual_tls, "settings", lambda: met.setdefault(threading.get_ident(), settings[len(met)])
+        store_rendezvous, "tls_settings", lambda: met.setdefault(threading.get_ident(), settings[len(met)])
     )
     said = meet([Place(0, 2), Place(1, 2)], stores(server, 2))
     assert said[0] == said[1] and " asks for mutual TLS, and process " in said[0], said

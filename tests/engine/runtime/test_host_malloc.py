@@ -219,7 +219,7 @@ def libc(monkeypatch: pytest.MonkeyPatch) -> Libc:
     monkeypatch.setattr(host_malloc, "_use", use)
     monkeypatch.setattr(host_malloc, "_glibc", lambda: found)
     monkeypatch.setattr(host_malloc, "_reserve", lambda libc, size: None)
-    monkeypatch.setattr(host_malloc.device_memory, "available", host_malloc.device_memory.host_memory)
+    monkeypatch.setattr(host_malloc, "available_memory", host_malloc.host_memory)
     return found
 
 
@@ -260,7 +260,7 @@ def test_everything_goes_back_where_memory_is_short(libc: Libc, monkeypatch: pyt
     host_malloc.keep_memory(10 << 20)
     host_malloc._look(libc)  # type: ignore[arg-type]
     assert libc.trims == [0]
-    monkeypatch.setattr(host_malloc.device_memory, "available", lambda: host_malloc.device_memory.host_memory() // 20)
+    monkeypatch.setattr(host_malloc, "available_memory", lambda: host_malloc.host_memory() // 20)
     host_malloc._look(libc)  # type: ignore[arg-type]
     assert libc.trims == [0, 0]
 

@@ -30,11 +30,11 @@ def test_a_run_that_failed_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(launch_throttle, "last", launch_throttle.last.copy())
     launch_throttle.last[0] = SimpleNamespace(block_until_ready=fail)
     launch_throttle.last[3] = SimpleNamespace(block_until_ready=lambda: asked.append("ended"))
-    assert not waits_among_processes.is_turn(1)
-    waits_among_processes.for_turn(2)
-    assert waits_among_processes.is_turn(3) and not waits_among_processes.is_turn(100)
-    waits_among_processes.for_turn(100)
-    assert waits_among_processes.is_turn(100)
+    assert not waits_among_processes.may_launch(1)
+    waits_among_processes.wait_for_launch(2)
+    assert waits_among_processes.may_launch(3) and not waits_among_processes.may_launch(100)
+    waits_among_processes.wait_for_launch(100)
+    assert waits_among_processes.may_launch(100)
     assert asked == ["failed", "ended"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from torch_xla._engine import config
 from torch_xla._engine.processes import identity, spmd_mode
 from torch_xla._engine.processes.identity import Place
-from torch_xla._engine.runtime import abstract_devices, platform, tpu_chips
+from torch_xla._engine.runtime import abstract_devices, platform
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_each_process_gets_the_tpu_chip_of_its_number(monkeypatch: pytest.Monkey
     told: list[dict[str, str]] = []
     monkeypatch.setattr(config, "tell_libtpu", told.append)
     monkeypatch.setattr(identity, "_place", Place(2, 4, 2, 4))
-    monkeypatch.setattr(tpu_chips, "is_usable", lambda: True)
-    monkeypatch.setattr(tpu_chips, "share_of", lambda place: {"TPU_VISIBLE_CHIPS": str(place.local_index)})
+    monkeypatch.setattr(platform, "is_tpu_usable", lambda: True)
+    monkeypatch.setattr(platform, "tpu_share_of", lambda place: {"TPU_VISIBLE_CHIPS": str(place.local_index)})
     monkeypatch.setattr(jax.config, "update", lambda name, value: None)
     platform._take_one_device("CPU")
     assert told == []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from torch_xla._engine.runtime import platform, platform_selection, tpu_chips
+from torch_xla._engine.runtime import platform_selection, tpu_chips
 
 
 def forget_what_is_installed() -> None:
@@ -18,7 +18,7 @@ def forget_what_is_installed() -> None:
 def unstarted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process that has not used a device."""
     before = jax.config.jax_platforms  # type: ignore[attr-defined]
-    monkeypatch.setattr(platform, "is_started", lambda: False)
+    monkeypatch.setattr(platform_selection, "is_platform_started", lambda: False)
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     jax.config.update("jax_platforms", None)
     forget_what_is_installed()
@@ -65,7 +65,7 @@ def test_a_plugin_without_its_hardware_does_not_count(machine: dict[str, set[str
 def test_a_tpu_comes_before_a_gpu(machine: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     machine["files"].add("/dev/nvidia0")
     machine["modules"].add("jax_cuda12_plugin")
-    monkeypatch.setattr(tpu_chips, "is_usable", lambda: True)
+    monkeypatch.setattr(platform_selection, "is_tpu_usable", lambda: True)
     assert platform_selection.device_type() == "TPU"
 
 
@@ -112,7 +112,7 @@ def test_choosing_against_the_environment_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_choosing_too_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "is_started", lambda: True)
+    monkeypatch.setattr(platform_selection, "is_platform_started", lambda: True)
     running = platform_selection.device_type()
     other = "TPU" if running == "CPU" else "CPU"
     with pytest.raises(RuntimeError) as error:

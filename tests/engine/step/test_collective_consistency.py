@@ -93,7 +93,7 @@ def test_whom_this_process_was_counted_for_is_forgotten_where_it_has_been(monkey
             watch, (0, 1), "0,1", 2 * step + 2, "digest"
         )  # of another process that is ahead
         assert collective_consistency._counted == {("0,1", 2 * step), ("0,1", 2 * step + 2)}
-        collective_consistency.after(program, ())
+        collective_consistency.note_start(program, ())
         assert collective_consistency._counted == {("0,1", 2 * step + 2)}
 
 

@@ -35,7 +35,7 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_a_long_one_is_told_while_it_runs_and_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
-    with compile_progress.told(1240, HERE):
+    with compile_progress.report_progress(1240, HERE):
         end = time.monotonic() + 60
         while terminal.getvalue().count(ANEW) < 2 and time.monotonic() < end:
             time.sleep(0.01)
@@ -52,14 +52,14 @@ def test_a_long_one_is_told_while_it_runs_and_at_its_end(monkeypatch: pytest.Mon
 def test_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
     monkeypatch.setattr(compile_progress, "PATIENCE", 30.0)
-    with compile_progress.told(3, HERE):
+    with compile_progress.report_progress(3, HERE):
         pass
     assert not terminal.getvalue()
 
 
 def test_a_failing_one_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
-    with pytest.raises(RuntimeError, match="out of room"), compile_progress.told(3, HERE):
+    with pytest.raises(RuntimeError, match="out of room"), compile_progress.report_progress(3, HERE):
         time.sleep(0.1)
         raise RuntimeError("out of room")
     assert terminal.getvalue().endswith("s\n")
@@ -76,7 +76,7 @@ def test_a_line_that_is_just_written_at_the_end_stands_before_it(monkeypatch: py
         return write(text)
 
     monkeypatch.setattr(terminal, "write", slowly)
-    with compile_progress.told(3, HERE):
+    with compile_progress.report_progress(3, HERE):
         assert begun.wait(60)
     time.sleep(0.2)
     assert terminal.getvalue().endswith("s\n")
@@ -84,7 +84,7 @@ def test_a_line_that_is_just_written_at_the_end_stands_before_it(monkeypatch: py
 
 def test_nothing_is_written_to_a_file(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_progress, "PATIENCE", 0.0)
-    with compile_progress.told(3, HERE):
+    with compile_progress.report_progress(3, HERE):
         time.sleep(0.05)
     assert capfd.readouterr().err == ""
 
@@ -92,7 +92,7 @@ def test_nothing_is_written_to_a_file(capfd: pytest.CaptureFixture[str], monkeyp
 def test_a_terminal_that_has_gone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
     terminal.close()
-    with compile_progress.told(3, HERE):
+    with compile_progress.report_progress(3, HERE):
         time.sleep(0.1)
 
 

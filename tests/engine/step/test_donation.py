@@ -11,12 +11,12 @@ from torch_xla._engine.tensor.storage import value_of
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(donation, "marked", False)
+    monkeypatch.setattr(donation.Donor, "exists", False)
 
 
 def test_a_mark_is_set_and_taken_back() -> None:
     value = value_of(torch.ones(3).to("xla"))
-    assert donation.mark(value, True) and donation.marked
+    assert donation.mark(value, True) and donation.Donor.exists
     assert donation.slots_of([value]) == (0,) and donation.without_donors([value], b"\1") == b"\0"
     assert donation.mark(value, False)
     assert donation.slots_of([value]) == () and donation.without_donors([value], b"\1") == b"\1"
@@ -27,7 +27,7 @@ def test_what_has_no_memory_of_its_own_is_not_marked() -> None:
     pending, shared = torch.ones(3, device="xla") + 1, torch.ones(3).to("xla")
     value_of(shared).shared = True
     assert not donation.mark(value_of(pending), True) and not donation.mark(value_of(shared), True)
-    assert not donation.marked
+    assert not donation.Donor.exists
 
 
 def test_the_next_program_that_reads_it_takes_it_and_who_reads_it_again_is_told() -> None:

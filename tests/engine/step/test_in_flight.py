@@ -36,7 +36,7 @@ class End:
 def running(monkeypatch: pytest.MonkeyPatch) -> "deque[tuple[int, list[End]]]":
     """The programs that run on the first device, none at first."""
     flight = in_flight.Flight()
-    monkeypatch.setattr(in_flight, "by_target", {device_at(0).target: flight})
+    monkeypatch.setitem(in_flight.by_target, device_at(0).target, flight)
     return flight.running  # type: ignore[return-value]
 
 

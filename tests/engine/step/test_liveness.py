@@ -70,7 +70,7 @@ def test_what_is_taken_is_refused_as_soon_as_another_holds_it() -> None:
 
 
 def test_a_donor_counts_as_held_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(donation, "marked", False)
+    monkeypatch.setattr(donation.Donor, "exists", False)
     values = [value(), value(), value()]
     kept = values[:2]
     values[0].buffer = Buffer()

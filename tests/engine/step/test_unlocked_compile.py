@@ -14,7 +14,7 @@ from torch_xla._engine.compile import program_cache
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.metrics.events import Cause
 from torch_xla._engine.runtime import launch_throttle
-from torch_xla._engine.step import in_flight, unlocked_compile, waits_among_processes
+from torch_xla._engine.step import in_flight, unlocked_compile
 from torch_xla._engine.step.pending_graph import graph_of
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.step.unlocked_compile import Attempt, NotCompiled, NotItsTurn, under_lock, wait_for_turn
@@ -66,13 +66,13 @@ def test_what_is_compiled_needs_one_attempt_which_may_not_compile() -> None:
 
 def test_compiling_leaves_the_lock_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, attempts, free = program(0), [], []
-    prepare = unlocked_compile.executor.prepare
+    prepare = unlocked_compile.prepare_program
 
     def prepared(*args: object) -> bool:
         free.append(is_free())
         return prepare(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(unlocked_compile.executor, "prepare", prepared)
+    monkeypatch.setattr(unlocked_compile, "prepare_program", prepared)
 
     def work(attempt: Attempt) -> None:
         attempts.append(attempt)
@@ -177,7 +177,7 @@ def test_who_waits_for_memory_leaves_the_lock_to_others(how: str, monkeypatch: p
         is_deleted=lambda: False, is_ready=lambda: False, block_until_ready=lambda: free.append(is_free())
     )
     in_flight.by_target[device_at(0).target].running.appendleft((64 << 20, [end]))
-    monkeypatch.setattr(waits_among_processes, "until_ready", lambda ends: [each.block_until_ready() for each in ends])
+    monkeypatch.setattr(in_flight, "until_ready", lambda ends: [each.block_until_ready() for each in ends])
     kept = called()
     if how == "sync":
         torch_xla.sync()

@@ -125,7 +125,7 @@ def second_of_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is the second of three on its machine, and has used no device."""
     monkeypatch.setattr(devices, "existing", [])
     monkeypatch.setattr(identity, "_place", Place(4, 6, 1, 3))
-    monkeypatch.setattr(identity, "is_served", False)
+    monkeypatch.setattr(identity, "_meeting", None)
     monkeypatch.setattr(devices, "device_count", lambda: 1)
     vars(devices.current).clear()  # what this thread has chosen
     devices.number()

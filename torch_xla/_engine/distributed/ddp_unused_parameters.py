@@ -13,7 +13,7 @@ import torch
 from ..compat.names import torch as private
 from ..compat.names import torch_distributed
 from ..processes import coordination, identity
-from . import collective_arguments
+from .collective_arguments import write as write_results
 
 
 class GradientBucket:
@@ -142,7 +142,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
             self._exchange_by_hook(set(indices))
         elif gradients:
             self.group.allreduce_coalesced(gradients).wait()
-            collective_arguments.write(gradients, [gradient / self.group.size() for gradient in gradients])
+            write_results(gradients, [gradient / self.group.size() for gradient in gradients])
 
     def _exchange_by_hook(self, used: set[int]) -> None:
         """Give the hook the gradients of all parameters, in buckets that are the same in each process and pass."""
@@ -156,7 +156,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
             bucket.set_buffer(result if isinstance(result, torch.Tensor) else result[0])
             reduced, kept = bucket.gradients(), [place for place, index in enumerate(members) if index in used]
             old = [cast(torch.Tensor, self._parameters[members[place]].grad) for place in kept]
-            collective_arguments.write(old, [reduced[place] for place in kept])
+            write_results(old, [reduced[place] for place in kept])
 
     def _used_by_all(self) -> list[int]:
         own = bytes(index in self._used for index in range(len(self._parameters)))

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from ..compat import import_hooks
-from . import continuous_batching
+from .continuous_batching import note_device, pad_batches, prepare_on_host, size_cache
 
 
 def _name_backend(module: ModuleType) -> None:
@@ -42,10 +42,10 @@ def _compile_generation(module: ModuleType) -> None:
 _ENTRIES: dict[str, Callable[[ModuleType], None]] = {
     "transformers.distributed.utils": _name_backend,
     "transformers.generation.utils": _compile_generation,
-    "transformers.generation.continuous_batching.initialization": continuous_batching.note_device,
-    "transformers.generation.continuous_batching.cache": continuous_batching.size_cache,
-    "transformers.generation.continuous_batching.input_outputs": continuous_batching.prepare_on_host,
-    "transformers.generation.continuous_batching.model_runner": continuous_batching.pad_batches,
+    "transformers.generation.continuous_batching.initialization": note_device,
+    "transformers.generation.continuous_batching.cache": size_cache,
+    "transformers.generation.continuous_batching.input_outputs": prepare_on_host,
+    "transformers.generation.continuous_batching.model_runner": pad_batches,
 }
 
 

@@ -9,8 +9,13 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from ..compat.names import torch_distributed
 from ..processes import coordination, identity
-from . import cluster_processes, ddp_unused_parameters, framework_lists, point_to_point, staged_collectives
+from .cluster_processes import join as join_cluster
+from .cluster_processes import join_job
+from .ddp_unused_parameters import install as install_ddp_reducer
+from .framework_lists import complete as complete_framework_lists
+from .point_to_point import batch as batch_messages
 from .process_group import XlaGroup
+from .staged_collectives import register as register_staged_collectives
 
 _registered = False
 
@@ -24,15 +29,15 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     torch_distributed.register_group("xla", partial(_create, group))
     for scheme in ("xla", "pjrt"):
         torch_distributed.register_rendezvous_handler(scheme, meet)
-    framework_lists.complete()
-    staged_collectives.register()
-    ddp_unused_parameters.install()
+    complete_framework_lists()
+    register_staged_collectives()
+    install_ddp_reducer()
 
 
 @functools.cache
 def _patch() -> None:
     """Replace, with the first group, what PyTorch does for groups in C++ alone: programs without one keep PyTorch's."""
-    torch_distributed.give_batches_end(XlaGroup, point_to_point.batch)
+    torch_distributed.give_batches_end(XlaGroup, batch_messages)
     torch_distributed.keep_objects_on_host(XlaGroup)
     torch_distributed.give_gather_results()
 
@@ -41,7 +46,7 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
     _patch()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     if identity.process_count() == 1 and options.group_size > 1:
-        cluster_processes.join(options.store, options.group_rank, options.group_size)
+        join_cluster(options.store, options.group_rank, options.group_size)
     count = identity.process_count()
     if max(ranks) >= count or ranks[options.group_rank] != identity.process_index():
         raise RuntimeError(
@@ -54,12 +59,12 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
 def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
     """Yield, once, the store of the program's processes, the place of this one, and their number."""
     if identity.process_count() == 1:
-        cluster_processes.join_job()
+        join_job()
     place = identity.place()
     if place.count == 1:
         store: Any = HashStore()
-    elif identity.meet is not None:
-        store = PrefixStore("c10d", identity.meet())
+    elif (meeting := identity.meeting()) is not None:
+        store = PrefixStore("c10d", meeting.store())
     else:
         store, _, _ = next(iter(torch_distributed.rendezvous("env://")))
         # The prefix separates this start from the entries of earlier starts.

@@ -13,7 +13,9 @@ import torch
 
 from ..compat.names import torch_distributed
 from ..processes import identity
-from . import collectives
+from .collectives import broadcast as broadcast_values
+from .collectives import pair as pair_groups
+from .collectives import start as start_collectives
 
 Tensors = Sequence[torch.Tensor]
 
@@ -73,7 +75,7 @@ class Later(torch_distributed.Work):  # type: ignore[misc]
         return torch_distributed.done(self.result()).get_future()
 
 
-def exchanged(tensors: Tensors, sender: int, receiver: int, tag: int) -> Any:
+def exchange(tensors: Tensors, sender: int, receiver: int, tag: int) -> Any:
     """Exchange a message between this process and another one, and return its `Work`."""
     if not _waiting.batches:
         _record([Message(tensors, sender, receiver, tag)])
@@ -92,7 +94,7 @@ def batch() -> Iterator[None]:
     finally:
         _waiting.batches -= 1
     _record(_waiting.messages)
-    collectives.start()
+    start_collectives()
 
 
 def _record(among: list[Message]) -> None:
@@ -103,18 +105,18 @@ def _record(among: list[Message]) -> None:
     for message in messages:
         _exchange(message)
     if any(message.sender == identity.process_index() for message in messages):
-        collectives.start()
+        start_collectives()
 
 
 def _exchange(message: Message) -> None:
     low, high = sorted((message.sender, message.receiver))
-    flat = there([tensor.reshape(-1) for tensor in message.tensors])  # the receiver may think of another shape
-    sent = collectives.broadcast(flat, int(message.sender == high), collectives.pair(low, high), message.tag)
+    flat = to_device([tensor.reshape(-1) for tensor in message.tensors])  # the receiver may think of another shape
+    sent = broadcast_values(flat, int(message.sender == high), pair_groups(low, high), message.tag)
     if message.receiver == identity.process_index():
         write(message.tensors, [row.view(to.shape) for row, to in zip(sent, message.tensors, strict=True)])
 
 
-def there(tensors: Tensors) -> list[torch.Tensor]:
+def to_device(tensors: Tensors) -> list[torch.Tensor]:
     """Return `tensors` on the device: the host carries those of some dtypes alone."""
     return [tensor if tensor.device.type == "xla" else tensor.to("xla") for tensor in tensors]
 

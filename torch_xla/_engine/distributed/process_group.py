@@ -11,9 +11,14 @@ import torch
 
 from ..compat.names import torch_distributed
 from ..compat.names.torch_distributed import ProcessGroup, done
-from . import collectives, point_to_point
+from .collectives import Groups, all_gather, all_reduce, all_to_all, group_with, groups_of
+from .collectives import broadcast as broadcast_values
+from .collectives import pair as pair_groups
+from .collectives import reduce_scatter as reduce_scatter_values
+from .collectives import start as start_collectives
 from .host_collectives import HostGroup, or_here
-from .point_to_point import write
+from .point_to_point import exchange as exchange_message
+from .point_to_point import to_device, write
 
 Tensors = Sequence[torch.Tensor]
 
@@ -34,7 +39,7 @@ class XlaGroup(ProcessGroup):
         super().__init__(rank, len(ranks))
         self.host = HostGroup(store, rank, ranks, timeout)
         self._ranks = list(ranks)
-        self._groups = collectives.group_with(self._ranks)
+        self._groups = group_with(self._ranks)
         self._name = ""
 
     @property
@@ -54,7 +59,7 @@ class XlaGroup(ProcessGroup):
         """
         if self._ranks not in [list(group) for group in groups]:
             raise ValueError(f"mesh {[list(group) for group in groups]} has no group {self._ranks}")
-        self._groups = collectives.groups_of(groups)
+        self._groups = groups_of(groups)
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -95,7 +100,7 @@ class XlaGroup(ProcessGroup):
         if self.rank() == opts.rootRank:
             write(tensors, reduced)
         else:
-            collectives.start()
+            start_collectives()
         return done(list(tensors))
 
     @or_here
@@ -214,7 +219,7 @@ class XlaGroup(ProcessGroup):
             for high in range(low + 1, self.size()):
                 if own in (low, high):
                     other = low + high - own
-                    pair = collectives.pair(self._ranks[low], self._ranks[high])
+                    pair = pair_groups(self._ranks[low], self._ranks[high])
                     write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
 
     @or_here
@@ -225,7 +230,7 @@ class XlaGroup(ProcessGroup):
             if self.rank() == opts.rootRank:
                 write(outputs[index], rows)
         if self.rank() != opts.rootRank:
-            collectives.start()
+            start_collectives()
         return done([list(targets) for targets in outputs])
 
     @or_here
@@ -240,18 +245,18 @@ class XlaGroup(ProcessGroup):
             sent = [own] if self._is_single() else _broadcast([own], opts.rootRank, self._groups)
             write([target], [sent[0][self.rank()]])
         if self.rank() == opts.rootRank:
-            collectives.start()
+            start_collectives()
         return done(list(outputs))
 
     @or_here
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """Send tensors to one process of the group."""
-        return point_to_point.exchanged(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
+        return exchange_message(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
 
     @or_here
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """Overwrite tensors with those of one process of the group."""
-        return point_to_point.exchanged(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
+        return exchange_message(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
 
     @or_here
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
@@ -316,7 +321,7 @@ class XlaGroup(ProcessGroup):
         return [list(gathered.unbind()) for gathered in _all_gather([t.unsqueeze(0) for t in tensors], 0, self._groups)]
 
 
-def _swapped(given: torch.Tensor, like: torch.Tensor, place: int, pair: collectives.Groups) -> torch.Tensor:
+def _swapped(given: torch.Tensor, like: torch.Tensor, place: int, pair: Groups) -> torch.Tensor:
     """Exchange `given` with the other process of a pair for a tensor like `like`; `place` is 0 or 1."""
     length = max(given.numel(), like.numel())
     if not length:
@@ -360,21 +365,21 @@ def _multiplied(tensors: Tensors, op: object, name: str) -> list[torch.Tensor]:
     return [(tensor * factor).to(tensor.dtype) for tensor in tensors]
 
 
-def _broadcast(tensors: Tensors, root: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.broadcast(point_to_point.there(tensors), root, groups)
+def _broadcast(tensors: Tensors, root: int, groups: Groups) -> list[torch.Tensor]:
+    return broadcast_values(to_device(tensors), root, groups)
 
 
-def _all_gather(tensors: Tensors, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_gather(point_to_point.there(tensors), dim, groups)
+def _all_gather(tensors: Tensors, dim: int, groups: Groups) -> list[torch.Tensor]:
+    return all_gather(to_device(tensors), dim, groups)
 
 
-def _all_reduce(tensors: Tensors, reduction: str, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_reduce(point_to_point.there(tensors), reduction, groups)
+def _all_reduce(tensors: Tensors, reduction: str, groups: Groups) -> list[torch.Tensor]:
+    return all_reduce(to_device(tensors), reduction, groups)
 
 
-def _reduce_scatter(tensors: Tensors, reduction: str, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.reduce_scatter(point_to_point.there(tensors), reduction, dim, groups)
+def _reduce_scatter(tensors: Tensors, reduction: str, dim: int, groups: Groups) -> list[torch.Tensor]:
+    return reduce_scatter_values(to_device(tensors), reduction, dim, groups)
 
 
-def _all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: collectives.Groups) -> torch.Tensor:
-    return collectives.all_to_all(point_to_point.there([tensor])[0], split, concat, groups)
+def _all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: Groups) -> torch.Tensor:
+    return all_to_all(to_device([tensor])[0], split, concat, groups)

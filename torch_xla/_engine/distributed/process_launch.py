@@ -18,7 +18,7 @@ from ..errors import PeerError
 from ..processes import coordination, identity, spmd_mode
 from ..processes.identity import Place
 from ..runtime import platform, platform_selection, tpu_chips
-from . import cluster_processes
+from .cluster_processes import join_job
 
 # So long, in seconds, the others may take to raise that one of them is gone.
 _GRACE = 10.0
@@ -119,7 +119,7 @@ def launch(fn: Callable[..., Any], args: Iterable[object], start_method: str, al
         fn(identity.place().local_index, *args)
     elif alone:
         fn(0, *args)
-    elif cluster_processes.join_job():
+    elif join_job():
         fn(identity.place().local_index, *args)
     elif spmd_mode.is_on():
         raise NotImplementedError(

@@ -12,13 +12,13 @@ from jax.export import Exported
 from ..compat.names.torch import pytree
 from ..interop import jax_arrays, jax_functions
 from ..runtime import buffers
-from . import stablehlo_modules
 from .saved_model import StableHLOFunc, StableHLOModelBundle, VariableType, arguments_of
+from .stablehlo_modules import exported as exported_module
 
 
 def function_of(module: str | bytes) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a StableHLO module as a function of tensors, which gives a tuple of tensors on `xla`."""
-    return caller(stablehlo_modules.exported(module))
+    return caller(exported_module(module))
 
 
 def caller(exported: Exported) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -83,7 +83,7 @@ class Model:
         leaves = arguments_of(meta, args, kwargs)
         call = self._callers.get(meta.name)
         if call is None:
-            exported = function.exported or stablehlo_modules.exported(function.bytecode)
+            exported = function.exported or exported_module(function.bytecode)
             call = self._callers[meta.name] = caller(exported)
         results = call(*(self._operand(place, leaves) for place in meta.input_locations))
         for written, result in zip(meta.written_buffers, results, strict=False):

@@ -21,10 +21,12 @@ from ..lowering.fx_graphs import decompositions, interpreter
 from ..lowering.machinery.product_precision import exported_for
 from ..lowering.views.apply_view_ops import read_places, read_view
 from ..runtime import platform
-from . import stablehlo_modules, stablehlo_versions
 from .saved_model import InputLocation, StableHLOFunc, StableHLOFunctionMeta, StableHLOModelBundle, VariableSignature
 from .size_errors import refuse
 from .stablehlo_composites import with_composites
+from .stablehlo_modules import text_of, without_shardings
+from .stablehlo_versions import rewritten as rewritten_version
+from .stablehlo_versions import version_of
 
 aten = torch.ops.aten
 
@@ -81,11 +83,11 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
     except Exception as error:
         refuse(error, module)
         raise
-    artifact = stablehlo_modules.without_shardings(bytes(exported.mlir_module_serialized))
-    artifact = stablehlo_versions.rewritten(artifact, options.stablehlo_version)
+    artifact = without_shardings(bytes(exported.mlir_module_serialized))
+    artifact = rewritten_version(artifact, options.stablehlo_version)
     meta = StableHLOFunctionMeta(
         name=name,
-        stablehlo_version=stablehlo_versions.version_of(artifact),
+        stablehlo_version=version_of(artifact),
         input_signature=[_signature(aval) for aval in exported.in_avals],
         output_signature=[_signature(aval) for aval in exported.out_avals[len(outputs.buffers) :]],
         input_locations=inputs.locations,
@@ -99,7 +101,7 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
         platforms=list(exported.platforms),
         calling_convention_version=exported.calling_convention_version,
     )
-    text = stablehlo_modules.text_of(artifact, options.with_lines)
+    text = text_of(artifact, options.with_lines)
     weights = inputs.weights if options.export_weights else {}
     return StableHLOModelBundle(weights, inputs.constants, [StableHLOFunc(meta, artifact, text, exported)])
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from ..compat.names import jax as private
-from . import stablehlo_modules
+from .stablehlo_modules import exported as exported_module
 
 
 class FromHlo:
@@ -25,4 +25,4 @@ class FromHlo:
 
 def from_hlo(name: str, proto: bytes) -> FromHlo:
     """Return the computation of a serialised `HloModuleProto`. Raises `ValueError` for bytes that are none."""
-    return FromHlo(name, stablehlo_modules.exported(private.stablehlo_of(proto)))
+    return FromHlo(name, exported_module(private.stablehlo_of(proto)))

@@ -9,8 +9,7 @@ import torch
 from ..step import cached_graphs, pending_graph
 from ..tensor.storage import snapshot
 from ..transfer.batch_reads import to_host
-from . import hlo_proto
-from .hlo_proto import renamed
+from .hlo_proto import json_of, renamed
 
 
 class LoweringContext:
@@ -49,7 +48,7 @@ class LoweringContext:
 
     def hlo_json(self) -> str:
         """Return the module as JSON: computations and instructions, with their metadata and frontend attributes."""
-        return hlo_proto.json_of(self.hlo())
+        return json_of(self.hlo())
 
     def parameter_id_tensor_mapping(self) -> dict[int, torch.Tensor]:
         """Return the tensors behind the parameters by their numbers, on the CPU."""

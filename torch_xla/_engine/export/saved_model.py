@@ -14,7 +14,11 @@ import numpy as np
 from jax.export import Exported
 
 from ..compat.names.torch import pytree
-from . import stablehlo_modules, stablehlo_versions, standalone_loader
+from .stablehlo_modules import exported as exported_module
+from .stablehlo_modules import text_of
+from .stablehlo_versions import rewritten as rewritten_version
+from .standalone_loader import function_of
+from .standalone_loader import read as read_archive
 
 
 class VariableType(enum.Enum):
@@ -133,9 +137,7 @@ def in_version(bundle: StableHLOModelBundle, version: str | None) -> StableHLOMo
     functions = []
     for each in bundle.stablehlo_funcs:
         meta = dataclasses.replace(each.meta, stablehlo_version=version)
-        functions.append(
-            dataclasses.replace(each, meta=meta, bytecode=stablehlo_versions.rewritten(each.bytecode, version))
-        )
+        functions.append(dataclasses.replace(each, meta=meta, bytecode=rewritten_version(each.bytecode, version)))
     return dataclasses.replace(bundle, stablehlo_funcs=functions)
 
 
@@ -144,7 +146,7 @@ def save(bundle: StableHLOModelBundle, directory: str | os.PathLike[str], with_w
     root = Path(directory)
     for name in ("functions", "constants", "data"):
         (root / name).mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(standalone_loader.__file__, root / "load.py")
+    shutil.copyfile(Path(__file__).with_name("standalone_loader.py"), root / "load.py")
     for function in bundle.stablehlo_funcs:
         stem = str(root / "functions" / function.meta.name)  # which may have a dot in it
         Path(f"{stem}.meta").write_text(json.dumps(function.meta, cls=StableHLOJSONSerializer, indent=1))
@@ -177,12 +179,10 @@ def load(directory: str | os.PathLike[str]) -> StableHLOModelBundle:
     weights = {}
     for path in sorted((root / "data").glob("*.npy")):
         name = path.name.removesuffix(".npy")
-        weights[name] = standalone_loader.read(path, dtype_of.get((VariableType.PARAMETER, name), "bfloat16"))
+        weights[name] = read_archive(path, dtype_of.get((VariableType.PARAMETER, name), "bfloat16"))
     count = len(list((root / "constants").glob("*.npy")))
     constants = [
-        standalone_loader.read(
-            root / "constants" / f"{number}.npy", dtype_of.get((VariableType.CONSTANT, number), "bfloat16")
-        )
+        read_archive(root / "constants" / f"{number}.npy", dtype_of.get((VariableType.CONSTANT, number), "bfloat16"))
         for number in range(count)
     ]
     return StableHLOModelBundle(weights, constants, functions)
@@ -194,14 +194,8 @@ def _load_function(path: Path) -> StableHLOFunc:
     text = path.with_suffix(".mlir")
     plain = json.loads(path.read_text())
     # A file without a list of results was written by PyTorch/XLA itself, and is called unchanged.
-    exported = (
-        standalone_loader.function_of(plain, bytecode)
-        if plain.get("result_signature")
-        else stablehlo_modules.exported(bytecode)
-    )
-    return StableHLOFunc(
-        meta, bytecode, text.read_text() if text.exists() else stablehlo_modules.text_of(bytecode, False), exported
-    )
+    exported = function_of(plain, bytecode) if plain.get("result_signature") else exported_module(bytecode)
+    return StableHLOFunc(meta, bytecode, text.read_text() if text.exists() else text_of(bytecode, False), exported)
 
 
 def arguments_of(meta: StableHLOFunctionMeta, args: Sequence[object], kwargs: dict[str, Any]) -> list[Any]:

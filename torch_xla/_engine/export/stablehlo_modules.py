@@ -14,8 +14,10 @@ from .. import dtypes
 from ..atomic import uncollected
 from ..compat.names import jax as private
 from ..runtime import platform
-from . import stablehlo_versions, standalone_loader
 from .module_constants import DTYPES, settle
+from .stablehlo_versions import culprit as culprit_of
+from .stablehlo_versions import version_of
+from .standalone_loader import exported as exported_artifact
 
 
 def portable(module: str | bytes) -> bytes:
@@ -42,7 +44,7 @@ def portable(module: str | bytes) -> bytes:
     try:
         return private.portable_artifact(file.getvalue(), version)
     except ValueError as error:
-        raise ValueError(f"StableHLO {version} cannot hold {stablehlo_versions.culprit(str(error))}") from error
+        raise ValueError(f"StableHLO {version} cannot hold {culprit_of(str(error))}") from error
 
 
 def _drop_trivial_shardings(module: Any) -> None:
@@ -73,7 +75,7 @@ def without_shardings(artifact: bytes) -> bytes:
         module = stablehlo.deserialize_portable_artifact(context, artifact)
         module.operation.walk(_drop_sharding_rule)
         text = str(module.operation.get_asm(enable_debug_info=True))
-    return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo_versions.version_of(artifact)))
+    return bytes(stablehlo.serialize_portable_artifact_str(text, version_of(artifact)))
 
 
 def _drop_sharding_rule(op: Any) -> Any:
@@ -100,7 +102,7 @@ def exported(module: str | bytes) -> Exported:
             raise ValueError(f"a module that is called needs a function `main`; this one has {sorted(named)}")
         kind = ir.FunctionType(ir.TypeAttr(named["main"].attributes["function_type"]).value)
         inputs, outputs = [_described(each) for each in kind.inputs], [_described(each) for each in kind.results]
-    found = standalone_loader.exported(artifact, inputs, outputs, [platform.export_platform()])
+    found = exported_artifact(artifact, inputs, outputs, [platform.export_platform()])
     return dataclasses.replace(found, fun_name=f"stablehlo_{hashlib.sha256(artifact).hexdigest()[:16]}")
 
 

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 
 from .. import dtypes
 from ..atomic import uncollected
-from . import jax_functions
+from .jax_functions import call as call_function
 
 
 def custom_call(
@@ -45,7 +45,7 @@ def custom_call(
 
     # JAX's text of a function, which identifies it, lacks the attributes.
     suffix = hashlib.sha256(repr(sorted((attributes or {}).items())).encode()).hexdigest()[:8] if attributes else ""
-    return list(jax_functions.call(call, tensors, {}, f"{target}{suffix}"))
+    return list(call_function(call, tensors, {}, f"{target}{suffix}"))
 
 
 @uncollected

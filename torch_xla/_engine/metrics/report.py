@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from ..config import metrics_percentiles
-from . import counters, samples
+from .counters import names as names_of_counters
+from .counters import value_of as counter_value
 from .renamed_counters import current
 from .samples import Data, Unit
+from .samples import sampled as sampled_metrics
 
 SHORT_COUNTERS = ("CachedCompile", "MarkStep", "DynamoSyncInputExecuteTime")
 SHORT_METRICS = (
@@ -85,24 +87,24 @@ def _report(metrics: dict[str, tuple[Unit, Data]], counter_names: Iterable[str])
     for name, (unit, data) in metrics.items():
         lines += _metric_lines(name, unit, data, percentiles)
     for name in counter_names:
-        lines += [f"Counter: {name}", f"  Value: {counters.value_of(name)}"]
+        lines += [f"Counter: {name}", f"  Value: {counter_value(name)}"]
     return "".join(f"{line}\n" for line in lines)
 
 
 def fallback_names() -> list[str]:
     """Return the counters of operators that ran on the CPU or returned a number to the host."""
     # An operator of an extension is counted with its own namespace. Operators on the device are counted as `xla::`.
-    return [name for name in counters.names() if "::" in name and not name.startswith("xla::")]
+    return [name for name in names_of_counters() if "::" in name and not name.startswith("xla::")]
 
 
 def full_report() -> str:
     """Return every metric and every counter."""
-    return _report(samples.sampled(), counters.names())
+    return _report(sampled_metrics(), names_of_counters())
 
 
 def short_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
     """Return the named metrics and counters, as far as they are active, and every fallback to the CPU."""
-    wanted = [name for name in map(current, counter_names) if counters.value_of(name) is not None]
+    wanted = [name for name in map(current, counter_names) if counter_value(name) is not None]
     wanted += [name for name in fallback_names() if name not in wanted]
-    sampled = samples.sampled()
+    sampled = sampled_metrics()
     return _report({name: sampled[name] for name in map(current, metric_names) if name in sampled}, wanted)

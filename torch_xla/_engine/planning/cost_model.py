@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..metrics.user_lines import Line
-from . import convolution_work
 from .collective_axes import NamedMesh, axes_of
+from .convolution_work import flops as convolution_flops
 from .hlo_parser import HloComputation, Instruction, Module
 
 KINDS = (
@@ -161,7 +161,7 @@ def _flops(instruction: Instruction, computation: HloComputation, module: Module
         return 0.0, ""
     left, right, given = operands[0][0], operands[1][0] if operands[1] else operands[0][0], instruction.leaves[0]
     if opcode == "convolution":
-        return convolution_work.flops(instruction.attributes, left, right, given), left.dtype
+        return convolution_flops(instruction.attributes, left, right, given), left.dtype
     contracted = re.search(
         r'lhs_contracting_dims=\{([\d,]*)\}|"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..metrics.user_lines import Line
-from . import tiled_layouts
+from .tiled_layouts import padded as padded_size
 
 _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "token": 0, "opaque": 0}
 _LEAF = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
@@ -47,7 +47,7 @@ class Leaf:
     @property
     def stored_bytes(self) -> int:
         """The bytes that it takes: a TPU's layouts consist of tiles, which have padding."""
-        count = tiled_layouts.padded(self.dims, self.layout) if ":T(" in self.layout else self.numel
+        count = padded_size(self.dims, self.layout) if ":T(" in self.layout else self.numel
         return math.ceil(count * bytes_of(self.dtype))
 
     def __str__(self) -> str:

@@ -27,11 +27,13 @@ from ..runtime.device_assignment import Target
 from ..step.sync import sync_device
 from ..tensor.device import existing_devices
 from ..tensor.variable_names import name_buffers, value_of
-from . import cost_model, hlo_parser, peak_memory
 from .collective_axes import Axes, no_axes
-from .cost_model import Work
+from .cost_model import Work, work_of
 from .estimated_cycles import Cycles, cycles_of
+from .hlo_parser import Module
+from .hlo_parser import module as parse_module
 from .module_scopes import modules_named
+from .peak_memory import Alive, at_peak, set_aside
 from .planned_step import planned_step
 from .stored_sizes import StoredSizes
 
@@ -170,7 +172,7 @@ def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
 
 def sizes_and_work(program: Program, numbers: Sequence[float | int]) -> tuple[Sizes, Work]:
     """Return a program's memory and work."""
-    return sizes_of(program, numbers), cost_model.work_of(_modules(program, numbers)[1])
+    return sizes_of(program, numbers), work_of(_modules(program, numbers)[1])
 
 
 def _compiled(
@@ -186,7 +188,7 @@ def _compiled(
     placed = program.placed(numbers)
     line = next((line for line in reversed(lines) if line is not None), None)
     planning.sizes.learn(modules)
-    work = cost_model.work_of(modules, planning.axes())
+    work = work_of(modules, planning.axes())
     found = PlannedProgram(len(program.graph.operations), line, sizes, work, seconds)
     found.cycles = cycles_of(modules)
     found.donated = len(program.donated)
@@ -208,9 +210,9 @@ def _too_large(error: Exception, program: Program) -> Exception:
     )
 
 
-def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[hlo_parser.Module]]:
+def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[Module]]:
     parts = program.parts(numbers)
-    return [executable for executable, _ in parts], [hlo_parser.module(each.as_text(), times) for each, times in parts]
+    return [executable for executable, _ in parts], [parse_module(each.as_text(), times) for each, times in parts]
 
 
 def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[Large]:
@@ -218,14 +220,11 @@ def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[L
     return _largest([*_waiting(program, numbers), *_intermediates(*_modules(program, numbers))])
 
 
-def _intermediates(executables: Sequence[object], modules: Sequence[hlo_parser.Module]) -> list[Large]:
+def _intermediates(executables: Sequence[object], modules: Sequence[Module]) -> list[Large]:
     """Return the intermediate values alive at the peak: of a program in stages, at that of the stage with the
     highest.
     """
-    peaks = [
-        peak_memory.at_peak(module, _set_aside(executable))
-        for executable, module in zip(executables, modules, strict=True)
-    ]
+    peaks = [at_peak(module, _set_aside(executable)) for executable, module in zip(executables, modules, strict=True)]
     found = max(peaks, key=lambda each: sum(value.leaf.stored_bytes for value in each), default=[])
     return [
         Large("intermediate", _operator(each), str(each.leaf), each.maker.line, 1, each.leaf.stored_bytes)
@@ -239,7 +238,7 @@ def _set_aside(executable: Any) -> frozenset[str] | None:
         (module,) = executable.runtime_executable().hlo_modules()
     except (AttributeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
         return None
-    return peak_memory.set_aside(assignment, module.as_serialized_hlo_module_proto()) if assignment else None
+    return set_aside(assignment, module.as_serialized_hlo_module_proto()) if assignment else None
 
 
 def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
@@ -257,7 +256,7 @@ def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
     ]
 
 
-def _operator(value: peak_memory.Alive) -> str:
+def _operator(value: Alive) -> str:
     """Return "jit(program)/forward/aten::relu/max" → "aten::relu"; XLA's own word where it is XLA's own."""
     found = re.search(r'op_name="([^"]*)"', value.maker.attributes)
     named = [part for part in (found[1].split("/") if found else ()) if "::" in part]

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..atomic import uncollected
 from ..runtime.device_assignment import Target
-from . import hlo_parser
 from .hlo_parser import Module
+from .hlo_parser import module as parse_module
 
 # The name of a dtype in XLA's text, where it is not its letter and its bits.
 _NAMES = {"bool": "pred", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128"}
@@ -53,7 +53,7 @@ class StoredSizes:
         if missing:
             with jax.enable_x64(True):
                 program = jax.jit(lambda *given: given, keep_unused=True).lower(*missing.values()).compile()
-            self.learn([hlo_parser.module(program.as_text() or "")])
+            self.learn([parse_module(program.as_text() or "")])
 
     def of(self, shape: Sequence[int], dtype: Any) -> int:
         """Return the bytes of an array on one device: those of its elements, if nothing else is known."""

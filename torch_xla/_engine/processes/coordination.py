@@ -18,8 +18,18 @@ from ..compat.names import jax_coordination as private
 from ..compat.names.torch_distributed import rendezvous
 from ..errors import PeerError
 from ..metrics import accounts, user_lines
-from . import heartbeats, identity, mutual_tls, store_rendezvous
 from .coordination_proxy import Relay
+from .heartbeats import Watch
+from .heartbeats import about as about_process
+from .heartbeats import begin as begin_heartbeats
+from .heartbeats import check as check_heartbeats
+from .heartbeats import cut as cut_heartbeats
+from .heartbeats import watch as current_watch
+from .identity import Place, is_served, meeting, process_count
+from .identity import place as own_place
+from .mutual_tls import check as check_tls
+from .mutual_tls import settings as tls_settings
+from .store_rendezvous import arrive, stay_away
 
 logger = logging.getLogger(__name__)
 
@@ -50,46 +60,46 @@ def connect() -> None:
     """Meet the other processes, once. Raise `PeerError` with the processes that do not come in time."""
     global _client, _relay, _attempt
     with _lock:
-        if _client is not None or identity.process_count() == 1:
+        if _client is not None or process_count() == 1:
             return
         if private.is_connected():
             raise RuntimeError(
                 "jax.distributed.initialize() was called already, and torch_xla starts the processes of its programs "
                 "itself: leave that call out."
             )
-        place, store = identity.place(), _meeting_place()
+        place, store = own_place(), _meeting_place()
         seconds = config.distributed_start_seconds()
-        certificates = mutual_tls.settings()
-        met = store_rendezvous.arrive(store, place, seconds, lambda: _address(store, place))
+        certificates = tls_settings()
+        met = arrive(store, place, seconds, lambda: _address(store, place))
         _attempt = met.attempt
         address, everyone = met.address, met.everyone
         if certificates:
-            mutual_tls.check(address, certificates, seconds)
+            check_tls(address, certificates, seconds)
         _relay = Relay(address, config.heartbeat_seconds(), partial(_lost, address))
         _client = private.connect(_relay.address, place.index, place.count, seconds)
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
-        started_by_us = identity.is_served or config.torchrun() is not None
-        heartbeats.begin(_client, place, everyone, started_by_us)
+        started_by_us = is_served() or config.torchrun() is not None
+        begin_heartbeats(_client, place, everyone, started_by_us)
 
 
 def _lost(address: str, why: str) -> None:
-    heartbeats.cut(
+    cut_heartbeats(
         f"The service at {address}, by which the processes of the program speak, is gone: {why}. Its process was "
         f"ended, or its machine, which is that of process 0, is lost."
     )
 
 
 def _meeting_place() -> Any:
-    if identity.meet is not None:
-        return identity.meet()
+    if (found := meeting()) is not None:
+        return found.store()
     # The variables of `torchrun` refer to a store in its agent.
     store, _, _ = next(iter(rendezvous("env://")))
     return store
 
 
-def _address(store: Any, place: identity.Place) -> str:
+def _address(store: Any, place: Place) -> str:
     """Return the address of the coordination service. Process 0 starts the service if it is not running."""
-    if identity.is_served:
+    if is_served():
         return str(store.get(f"{_PREFIX}/coordinator").decode())
     # Under `torchrun` the address may be that of a network although all processes are here.
     return serve("127.0.0.1" if place.is_on_one_machine else place.address, place.count).address
@@ -107,7 +117,7 @@ def serve(host: str, count: int) -> private.Service:
     """Start the coordination service for `count` processes at the address `host`."""
     global _service
     wanted = config.coordinator_port()
-    mutual_tls.settings()
+    tls_settings()
     try:
         _service = private.Service(host, wanted, count, config.distributed_start_seconds())
     except RuntimeError as error:
@@ -164,8 +174,8 @@ def leave_at_end_of_fork() -> None:
 
 def finish() -> None:
     """Run the work of this process that the others may wait for, unless it has failed."""
-    watch = heartbeats.watch()
-    if identity.process_count() == 1 or _error() is not None or (watch is not None and watch.fault):
+    watch = current_watch()
+    if process_count() == 1 or _error() is not None or (watch is not None and watch.fault):
         return
     for call in before_leaving:
         call()
@@ -181,7 +191,7 @@ def disconnect() -> None:
     with _lock:
         connection, _client = _client, None
         service, _service = _service, None
-        watch = heartbeats.watch()
+        watch = current_watch()
         if connection is None or watch is None:
             _leave_before_meeting()
             return
@@ -201,13 +211,14 @@ def disconnect() -> None:
 def _leave_before_meeting() -> None:
     """Announce in the store, if there is one, that this process will not meet the others."""
     global _is_away
-    if heartbeats.watch() is None and identity.meet is not None and identity.taken_by == os.getpid() and not _is_away:
+    found = meeting()
+    if current_watch() is None and found is not None and found.pid == os.getpid() and not _is_away:
         _is_away = True
         with suppress(RuntimeError):  # the process with the store has ended, so no process waits there
-            store_rendezvous.stay_away(identity.meet(), identity.place())
+            stay_away(found.store(), own_place())
 
 
-def _farewell(watch: heartbeats.Watch, error: BaseException) -> str:
+def _farewell(watch: Watch, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if user_lines.belongs_to_user(frame.filename)]
     where = f" at {users[-1].filename}:{users[-1].lineno} in {users[-1].name}" if users else ""
@@ -228,7 +239,7 @@ def note_exception(error: BaseException) -> None:
 def client() -> Any:
     """Return the connection to the others; meets them first. Raises the fault that one has declared."""
     connect()
-    heartbeats.check()
+    check_heartbeats()
     return _client
 
 
@@ -238,7 +249,7 @@ def exchange(tag: str, payload: bytes) -> list[bytes]:
     Raises `PeerError` if one calls it with another `tag`, or does not come in time.
     """
     global _round
-    place = identity.place()
+    place = own_place()
     if place.count == 1:
         return [payload]
     connection = client()
@@ -265,7 +276,7 @@ def all_come(what: str) -> None:
     Raises `PeerError` on all of them if one ends without it, or does not come for XLA_COLLECTIVE_TIMEOUT seconds.
     """
     client()
-    watch = heartbeats.watch()
+    watch = current_watch()
     assert watch is not None
     watch.line = user_lines.user_line()
     _come.append(what)
@@ -283,7 +294,7 @@ def all_come(what: str) -> None:
         _look_for_the_missing(watch, what, seconds if left <= _LOOK else 0)
 
 
-def _look_for_the_missing(watch: heartbeats.Watch, what: str, waited: float) -> None:
+def _look_for_the_missing(watch: Watch, what: str, waited: float) -> None:
     """Declare a fault if a process has ended, or if one is missing after this process has `waited` for the limit."""
     ended = watch.ended()
     if not ended and not waited:
@@ -306,10 +317,10 @@ def _look_for_the_missing(watch: heartbeats.Watch, what: str, waited: float) -> 
     raise watch.error()
 
 
-heartbeats.about.append(lambda: {"come": _come})
+about_process.append(lambda: {"come": _come})
 
 
-def _collect(here: str, place: identity.Place, tag: str, seconds: float) -> list[tuple[str, bytes]]:
+def _collect(here: str, place: Place, tag: str, seconds: float) -> list[tuple[str, bytes]]:
     brought: list[tuple[str, bytes]] = []
     end = time.monotonic() + seconds
     for index in range(place.count):
@@ -337,7 +348,7 @@ def awaited_of(whom: Sequence[int], key: str, seconds: float, what: str) -> byte
         try:
             return awaited(key, _SLICE if have_ended else min(left, _LOOK))
         except TimeoutError:
-            watch = heartbeats.watch()
+            watch = current_watch()
             if have_ended and watch is not None:
                 _declare_ended(watch, whom, what)
                 raise watch.error() from None
@@ -347,7 +358,7 @@ def awaited_of(whom: Sequence[int], key: str, seconds: float, what: str) -> byte
             have_ended = watch is not None and set(whom).issubset(watch.ended())
 
 
-def _declare_ended(watch: heartbeats.Watch, whom: Sequence[int], what: str) -> None:
+def _declare_ended(watch: Watch, whom: Sequence[int], what: str) -> None:
     who = f"process{'es' if len(whom) > 1 else ''} {', '.join(map(str, whom))}"
     watch.declare(f"{who.capitalize()} of {watch.place.count} ended and did not {what}, where others wait.")
 
@@ -368,7 +379,7 @@ def awaited(key: str, seconds: float) -> bytes:
                 )
             return found
         except RuntimeError as error:
-            heartbeats.check()
+            check_heartbeats()
             if "DEADLINE" not in str(error):
                 raise PeerError(f"The other processes can no longer be reached: {error}") from error
             if left <= _SLICE:

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import config
-from . import spmd_mode
+from .spmd_mode import is_on as is_spmd_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,18 @@ class Place:
         return self.local_count == self.count
 
 
+class Meeting(NamedTuple):
+    """How the processes of a program find each other, where `take` has given this process its place."""
+
+    store: Callable[[], Any]  # returns a `torch.distributed.Store` of all processes
+    is_served: bool  # whether the coordination service runs in the process that started them; else in process 0
+    pid: int  # of the process that was given its place: forks inherit the place and do not belong to the program
+
+
 ALONE = Place()
 
 _place: Place | None = None
-# Gives a `torch.distributed.Store` by which the processes find each other.
-meet: Callable[[], Any] | None = None
-# Whether the service by which they speak runs in the process that started them; else it runs in process 0.
-is_served = False
-# The process that was given its place; its forks have the same, and are none of the program.
-taken_by = 0
+_meeting: Meeting | None = None
 
 
 def place() -> Place:
@@ -55,10 +58,20 @@ def take(given: Place, by: Callable[[], object], served: bool) -> None:
 
     `served` says whether the service by which they speak runs elsewhere.
     """
-    global _place, meet, is_served, taken_by
-    _place, meet, is_served, taken_by = given, by, served, os.getpid()
+    global _place, _meeting
+    _place, _meeting = given, Meeting(by, served, os.getpid())
     for listener in after_taking:
         listener()
+
+
+def meeting() -> Meeting | None:
+    """Return how the processes find each other, if this process was given its place by `take`."""
+    return _meeting
+
+
+def is_served() -> bool:
+    """Return whether the coordination service runs in the process that started this one."""
+    return _meeting is not None and _meeting.is_served
 
 
 # Called when this process was given its place.
@@ -71,7 +84,7 @@ def is_numbered() -> bool:
     It has under torchrun, under a scheduler and after `init_process_group(rank=...)`, as on CUDA. A process that
     `torch_xla.launch` started calls its device `xla:0`, as PyTorch/XLA does, and so does one under SPMD.
     """
-    return place().count > 1 and not is_served and not spmd_mode.is_on()
+    return place().count > 1 and not is_served() and not is_spmd_on()
 
 
 def process_count() -> int:
@@ -96,17 +109,17 @@ def host_index() -> int:
 
 def replica_count() -> int:
     """Return the number of devices that run the same program on different data. Under SPMD all of them are one."""
-    return 1 if spmd_mode.is_on() else place().count
+    return 1 if is_spmd_on() else place().count
 
 
 def replica_index() -> int:
     """Return the index of this thread's device among these."""
-    return 0 if spmd_mode.is_on() else place().index
+    return 0 if is_spmd_on() else place().index
 
 
 def local_replica_index() -> int:
     """Return the index of this thread's device on this machine."""
-    return 0 if spmd_mode.is_on() else place().local_index
+    return 0 if is_spmd_on() else place().local_index
 
 
 def coordinator_address() -> str:

@@ -14,7 +14,11 @@ from typing import Any
 from .. import config
 from ..atomic import lock
 from ..compat.names import jax_coordination as private
-from . import coordination, heartbeats, identity
+from .coordination import awaited_of, connect
+from .heartbeats import Watch
+from .heartbeats import handlers as letter_handlers
+from .heartbeats import watch as current_watch
+from .identity import process_count
 
 _ANSWER = "preemption"
 
@@ -37,12 +41,12 @@ def activate() -> None:
     with _lock:
         if _is_active:
             return
-        coordination.connect()
+        connect()
         _handler = signal.getsignal(signal.SIGTERM)
         _notifier = private.PreemptionNotifier()
         private.answer_preemption(is_reached)
         _asked, _is_told, _is_active, _pid = None, False, True, os.getpid()
-        if identity.process_count() == 1:
+        if process_count() == 1:
             # Several processes agree once: that they end stays true as long as the program runs.
             _count, _last = 0, None
         atexit.register(deactivate)
@@ -91,14 +95,14 @@ def is_reached(step: int) -> bool:
 
 def _tell_all() -> None:
     global _last
-    watch = heartbeats.watch()
+    watch = current_watch()
     if watch is None:
         _last = _count
     else:
         watch.send(range(watch.place.count), {"kind": _ANSWER})
 
 
-def _answer(watch: heartbeats.Watch, letter: dict[str, Any]) -> None:
+def _answer(watch: Watch, letter: dict[str, Any]) -> None:
     """Tell the others the newest step of this process, once."""
     global _is_answered
     if _is_answered:
@@ -112,10 +116,10 @@ def _agreed() -> int:
     """Return the number of the last step: the first that no process has begun."""
     seconds = config.rendezvous_seconds()
     answers = [
-        coordination.awaited_of([index], f"{_ANSWER}/{index}", seconds, "agree on the step to end at")
-        for index in range(identity.process_count())
+        awaited_of([index], f"{_ANSWER}/{index}", seconds, "agree on the step to end at")
+        for index in range(process_count())
     ]
     return max(map(int, answers)) + 1
 
 
-heartbeats.handlers[_ANSWER] = _answer
+letter_handlers[_ANSWER] = _answer

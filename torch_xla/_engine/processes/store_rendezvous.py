@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 
 from .. import config
 from ..errors import PeerError
-from . import heartbeats, identity, mutual_tls
+from .heartbeats import Here
+from .heartbeats import here as address_here
+from .identity import Place
+from .mutual_tls import settings as tls_settings
 
 _PREFIX = "torch_xla"
 _AWAY = f"{_PREFIX}/away"  # where a process says that it does not come
@@ -31,18 +34,18 @@ class Met(NamedTuple):
 
     attempt: str  # the word for this start
     address: str  # of the service by which they speak
-    everyone: list[heartbeats.Here]
+    everyone: list[Here]
 
 
-def arrive(store: Any, place: identity.Place, seconds: float, address: Callable[[], str]) -> Met:
+def arrive(store: Any, place: Place, seconds: float, address: Callable[[], str]) -> Met:
     """Announce this process and wait for the others; reject processes that do not belong together.
 
     Process 0 calls `address` to get that of the service. Raises `PeerError` with the processes that are missing after
     `seconds`.
     """
     own = {
-        "name": uuid.uuid4().hex, "here": heartbeats.here(), "count": place.count, "versions": _versions(),
-        "host": socket.gethostname(), "tls": bool(mutual_tls.settings()),
+        "name": uuid.uuid4().hex, "here": address_here(), "count": place.count, "versions": _versions(),
+        "host": socket.gethostname(), "tls": bool(tls_settings()),
     }  # fmt: skip
     _refuse_twins(store, place, own)
     store.set(f"{_PREFIX}/here/{place.index}", json.dumps(own))
@@ -60,15 +63,15 @@ def arrive(store: Any, place: identity.Place, seconds: float, address: Callable[
     different = _what_differs(place.index, own, met["everyone"])
     if different is not None:
         raise PeerError(different)
-    return Met(attempt, met["address"], [heartbeats.Here(*each["here"]) for each in met["everyone"]])
+    return Met(attempt, met["address"], [Here(*each["here"]) for each in met["everyone"]])
 
 
-def stay_away(store: Any, place: identity.Place) -> None:
+def stay_away(store: Any, place: Place) -> None:
     """Announce that this process ends before the rendezvous, so that the others stop waiting for it."""
     store.set(_AWAY, str(place.index))
 
 
-def _refuse_absence(store: Any, place: identity.Place) -> None:
+def _refuse_absence(store: Any, place: Place) -> None:
     # One key for all: with many processes each look at the store has its price, and one name is enough to begin with.
     if store.check([_AWAY]):
         raise PeerError(
@@ -77,7 +80,7 @@ def _refuse_absence(store: Any, place: identity.Place) -> None:
         )
 
 
-def _refuse_twins(store: Any, place: identity.Place, own: dict[str, Any]) -> None:
+def _refuse_twins(store: Any, place: Place, own: dict[str, Any]) -> None:
     # A process that was restarted with the same store is already counted there.
     if config.torchrun() is not None or store.add(f"{_PREFIX}/times/{place.index}", 1) == 1:
         return
@@ -88,7 +91,7 @@ def _refuse_twins(store: Any, place: identity.Place, own: dict[str, Any]) -> Non
     )
 
 
-def _call(store: Any, place: identity.Place, attempt: str, end: float, seconds: float) -> dict[int, dict[str, Any]]:
+def _call(store: Any, place: Place, attempt: str, end: float, seconds: float) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     called: dict[int, dict[str, Any]] = {}
     looks_at = time.monotonic() + _LOOK
@@ -113,9 +116,7 @@ def _call(store: Any, place: identity.Place, attempt: str, end: float, seconds: 
         time.sleep(_PAUSE)
 
 
-def _answer(
-    store: Any, place: identity.Place, own: dict[str, Any], end: float, seconds: float
-) -> tuple[str, dict[str, Any]]:
+def _answer(store: Any, place: Place, own: dict[str, Any], end: float, seconds: float) -> tuple[str, dict[str, Any]]:
     call = f"{_PREFIX}/call/{own['name']}"
     try:
         _wait_at(store, place, call, end)
@@ -130,7 +131,7 @@ def _answer(
     return attempt, json.loads(store.get(met))
 
 
-def _wait_at(store: Any, place: identity.Place, key: str, end: float) -> None:
+def _wait_at(store: Any, place: Place, key: str, end: float) -> None:
     """Wait for `key` until the time `end`. Raise `RuntimeError` if it does not come, or the store is lost."""
     while True:
         left = end - time.monotonic()
@@ -143,7 +144,7 @@ def _wait_at(store: Any, place: identity.Place, key: str, end: float) -> None:
         _refuse_absence(store, place)
 
 
-def missed(store: Any, place: identity.Place, key: str, seconds: float) -> PeerError:
+def missed(store: Any, place: Place, key: str, seconds: float) -> PeerError:
     """Return the error for a wait at a store until all processes have written below `key`."""
     try:
         late = [index for index in range(place.count) if not store.check([f"{key}/{index}"])]
@@ -155,7 +156,7 @@ def missed(store: Any, place: identity.Place, key: str, seconds: float) -> PeerE
     return _are_late(place, late or [0], seconds)
 
 
-def _are_late(place: identity.Place, late: list[int], seconds: float) -> PeerError:
+def _are_late(place: Place, late: list[int], seconds: float) -> PeerError:
     names = ", ".join(map(str, late))
     return PeerError(
         f"Process {place.index} of {place.count} waited {seconds:.0f} s for process{'es' if len(late) > 1 else ''} "

@@ -34,7 +34,8 @@ from pathlib import Path
 
 from .. import config
 from ..atomic import lock, run_through
-from . import device_memory
+from .device_memory import available as available_memory
+from .device_memory import host_memory
 
 # From <malloc.h>.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
@@ -259,7 +260,7 @@ def _look(libc: ctypes.CDLL) -> None:
     _use.latest = 0
     if _use.compiled and not _use.compiling and time.monotonic() - _use.compiled > _REST:
         _fill_holes(libc)
-    if device_memory.available() < _SHORT * device_memory.host_memory():
+    if available_memory() < _SHORT * host_memory():
         _use.other = _outside_when_trimmed(libc, 0)
     else:
         _return_excess(libc)

@@ -11,7 +11,11 @@ import jax
 from .. import config
 from ..atomic import lock, uncollected
 from ..processes import coordination, identity, spmd_mode
-from . import host_malloc, pjrt_plugins, tpu_chips
+from .host_malloc import prepare as prepare_malloc
+from .pjrt_plugins import is_known as is_known_plugin
+from .pjrt_plugins import register_installed as register_installed_plugins
+from .tpu_chips import is_usable as is_tpu_usable
+from .tpu_chips import share_of as tpu_share_of
 
 # Documented names of platforms → JAX's names.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
@@ -79,8 +83,8 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
             coordination.connect()
         if joined and (shares or not spmd_mode.is_on()):
             _take_one_device(wanted)
-        if wanted and wanted not in _JAX_NAMES and not pjrt_plugins.is_known(wanted):
-            pjrt_plugins.register_installed()
+        if wanted and wanted not in _JAX_NAMES and not is_known_plugin(wanted):
+            register_installed_plugins()
         count = config.cpu_num_devices()
         if (not joined or spmd_mode.is_on()) and count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
@@ -109,9 +113,9 @@ def _take_one_device(wanted: str) -> None:
     Where a process sees one GPU alone, its launcher has chosen it, as SLURM does with `--gpus-per-task`.
     """
     jax.config.update("jax_num_cpu_devices", 1)
-    if wanted in ("", "TPU") and tpu_chips.is_usable():
+    if wanted in ("", "TPU") and is_tpu_usable():
         if not config.libtpu_is_told():
-            config.tell_libtpu(tpu_chips.share_of(identity.place()))
+            config.tell_libtpu(tpu_share_of(identity.place()))
         return
     place, visible = identity.place(), config.visible_gpus()
     number = 0 if visible is not None and len(visible) == 1 else place.local_index
@@ -166,7 +170,7 @@ def expected_device_count() -> int:
 def prepare_host() -> None:
     """Prepare the host before the client starts its threads, if the host is probably the device. Starts no thread."""
     if _is_host_likely():
-        host_malloc.prepare()
+        prepare_malloc()
 
 
 def _is_host_likely() -> bool:

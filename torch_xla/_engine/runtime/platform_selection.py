@@ -8,7 +8,11 @@ from pathlib import Path
 import jax
 
 from .. import config
-from . import platform, tpu_chips
+from .platform import device_type as started_device_type
+from .platform import is_started as is_platform_started
+from .platform import local_devices
+from .platform import real_name as real_platform_name
+from .tpu_chips import is_usable as is_tpu_usable
 
 _OUR_NAMES = {"GPU": "CUDA"}
 
@@ -26,9 +30,9 @@ def device_type() -> str:
     Only where a plugin is installed that we do not know does this start the client.
     """
     if config.pjrt_device():
-        return platform.device_type()
-    if platform.is_started():
-        return platform.real_name(platform.local_devices()[0]).partition(":")[0]
+        return started_device_type()
+    if is_platform_started():
+        return real_platform_name(local_devices()[0]).partition(":")[0]
     wanted: str | None = jax.config.jax_platforms  # type: ignore[attr-defined]
     if wanted:
         return _our_name(wanted.split(",")[0])
@@ -36,12 +40,12 @@ def device_type() -> str:
 
 
 def _what_jax_would_choose() -> str:
-    return _known_hardware() or (platform.device_type() if _has_unknown_plugin() else "CPU")
+    return _known_hardware() or (started_device_type() if _has_unknown_plugin() else "CPU")
 
 
 @functools.cache
 def _known_hardware() -> str:
-    if tpu_chips.is_usable():
+    if is_tpu_usable():
         return "TPU"
     for name, (plugins, files) in _PLUGINS.items():
         if any(map(_is_installed, plugins)) and _has_one_of(files):
@@ -90,7 +94,7 @@ def choose(name: str) -> None:
     """Make `name` the platform of the client that is about to start."""
     if is_device_type(name):
         return
-    if platform.is_started():
+    if is_platform_started():
         raise RuntimeError(
             f"set_device_type({name!r}): the client runs on {device_type()} already. Call it before anything uses an "
             f"xla device, or set PJRT_DEVICE={name} for the whole process."

@@ -15,8 +15,8 @@ from jax.experimental import topologies
 from .. import config
 from ..atomic import uncollected
 from ..compat.names.jax import is_compile_only as is_compile_only
-from . import tpu_chips
 from .gpu_descriptions import TEXTS
+from .tpu_chips import chip_count
 
 _NAME = re.compile(r"(?:(\d+)\*)?([a-z0-9]+):(\d+(?:x\d+)*)")
 _TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
@@ -146,7 +146,7 @@ def _cuda_plugin() -> str:
 @contextmanager
 def _without_network() -> Iterator[None]:
     """Keep libtpu within a `with` block from searching for the machine's TPU, if there is none."""
-    if tpu_chips.chip_count():
+    if chip_count():
         yield
         return
     with config.variables_set(_NO_TPU):

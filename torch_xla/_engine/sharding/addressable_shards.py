@@ -14,7 +14,7 @@ from ..step.sync import materialise
 from ..tensor import sharding_annotations
 from ..tensor.storage import hold, snapshot, value_of
 from ..tensor.upload import from_numpy
-from . import placement
+from .placement import planned as planned_sharding
 
 
 class Shard(NamedTuple):
@@ -77,7 +77,7 @@ def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int,
     """Return offset and size in `tensor` of the shard on each device of this process, in the order of the devices."""
     target = value_of(tensor).device.target
     shape = tuple(tensor.shape)
-    sharding = to_jax(placement.planned(tensor), target)
+    sharding = to_jax(planned_sharding(tensor), target)
     index = sharding.addressable_devices_indices_map(carried(shape, sharding))
     local = sorted(target.local, key=platform.ordinal_of)
     places = [_within(index[device], shape) for device in local]
@@ -92,7 +92,7 @@ def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
     """
     value = value_of(tensor)
     target = value.device.target
-    sharding = to_jax(placement.planned(tensor), target)
+    sharding = to_jax(planned_sharding(tensor), target)
     local = sorted(target.local, key=platform.ordinal_of)
     whole = carried(tuple(tensor.shape), sharding)
     if len(parts) != len(local):

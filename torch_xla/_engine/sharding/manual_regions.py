@@ -11,7 +11,7 @@ from ..lowering.machinery.manual_regions import ALL_REDUCE, FULL_TO_SHARD, REDUC
 from ..runtime.device_assignment import Target
 from ..tensor.device import LOCK
 from ..tensor.storage import hold, record_plan, snapshot, value_of, wrap
-from . import placement
+from .placement import foreseen as foreseen_sharding
 
 
 def _recorded(tensor: torch.Tensor, op: str, arguments: tuple[object, ...], size: tuple[int, ...]) -> Value:
@@ -35,7 +35,7 @@ def enter(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
 
     Raises `RuntimeError` if each device has its own value of `tensor` already.
     """
-    if placement.foreseen(tensor) == MANUAL:
+    if foreseen_sharding(tensor) == MANUAL:
         raise RuntimeError(
             f"each device has its own value of this tensor of shape {list(tensor.shape)}: it has no parts. End "
             "its manual region first, by disable_manual_sharding(t, partition_spec, full_shape)."
@@ -45,7 +45,7 @@ def enter(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
 
 def enter_as_marked(tensor: torch.Tensor) -> torch.Tensor:
     """Enter the region with the sharding that a tensor has. Raises `RuntimeError` if that is not determined."""
-    lies = placement.foreseen(tensor)
+    lies = foreseen_sharding(tensor)
     if isinstance(lies, Free):
         raise RuntimeError(
             f"_spmd_full_to_shard_shape(): this tensor of shape {list(tensor.shape)} has no sharding. Mark it "
@@ -61,7 +61,7 @@ def _entered(tensor: torch.Tensor, sharding: Sharding | None) -> Value:
 
 def make_manual(tensor: torch.Tensor) -> None:
     """Give each device its own copy of `tensor`, unless it has one."""
-    if placement.foreseen(tensor) != MANUAL:
+    if foreseen_sharding(tensor) != MANUAL:
         hold(tensor, _entered(tensor, None))
 
 

@@ -10,12 +10,14 @@ from ..runtime.device_assignment import Target
 from ..tensor.device import Device
 from ..tensor.storage import value_of, wrap
 from ..tensor.upload import upload
-from . import placement
+from .placement import foreseen as foreseen_sharding
+from .placement import is_said as is_sharding_known
+from .placement import sharding_over
 
 
 def op_sharding_of(tensor: torch.Tensor) -> OpSharding:
     """Return the sharding of a tensor's mark or value; that of copies if it is not determined yet."""
-    foreseen = placement.foreseen(tensor)
+    foreseen = foreseen_sharding(tensor)
     known = None if isinstance(foreseen, Free) else foreseen
     return described(known, tensor.dim(), value_of(tensor).device.target)
 
@@ -33,7 +35,7 @@ def described(sharding: Sharding | None, rank: int, target: Target) -> OpShardin
 
 def text_of(tensor: torch.Tensor) -> str:
     """Return it in XLA's notation, `"{devices=[2,1]0,1}"`; empty under SPMD if it is not determined yet."""
-    is_open = value_of(tensor).device.spread is not None and not placement.is_said(tensor)
+    is_open = value_of(tensor).device.spread is not None and not is_sharding_known(tensor)
     return "" if is_open else str(op_sharding_of(tensor))
 
 
@@ -63,4 +65,4 @@ def _sharding_on(device: Device, rank: int, op_sharding: OpSharding) -> Sharding
         )
     ids = tuple(int(index) for index in tiles.ravel())
     dims = tuple((axis,) for axis in range(tiles.ndim - 1))
-    return placement.sharding_over(device, ids, tiles.shape, dims)
+    return sharding_over(device, ids, tiles.shape, dims)

@@ -19,7 +19,9 @@ from ..metrics.events import Cause
 from ..tensor import live_counters
 from ..tensor.device import LOCK, Device
 from ..tensor.storage import snapshot, wrap
-from . import executor, pending_graph
+from .executor import prepare as prepare_program
+from .executor import run as run_step
+from .pending_graph import graph_of, on_xla
 from .step import Step
 from .sync import compute
 from .unlocked_compile import wait_for_turn
@@ -33,7 +35,7 @@ def remember(tensors: Sequence[torch.Tensor]) -> bytes:
 
     Equal graphs have them in common, from one process to the next. Lines and numbers do not count.
     """
-    found = pending_graph.graph_of(tensors)
+    found = graph_of(tensors)
     name = digest(found.graph)
     _graphs[name] = found.graph, found.device
     _graphs.move_to_end(name)
@@ -49,7 +51,7 @@ def inputs_of(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Te
     that no tensor holds any more, has an address of its own.
     """
     with LOCK:
-        found = pending_graph.graph_of(tensors)
+        found = graph_of(tensors)
         values = list(found.inputs)
     owners = {id(storage.value): address_of(storage) for storage in _storages()}  # type: ignore[attr-defined]
     shown = [wrap(value) for value in values]
@@ -77,12 +79,12 @@ def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     if values:
         device = values[0].device  # equal graphs of two devices share their name
     program = program_cache.program_of(graph, (), device.target_of(graph))
-    is_first = executor.prepare(program, numbers, Cause.READ, lambda: ())
+    is_first = prepare_program(program, numbers, Cause.READ, lambda: ())
     wait_for_turn(program)
     with LOCK:
         draws = [device.generator.draw() for _ in range(graph.draws)]
         made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]
-        executor.run(Step(program, values, made, numbers, draws, Cause.READ, is_first=is_first))
+        run_step(Step(program, values, made, numbers, draws, Cause.READ, is_first=is_first))
         live_counters.values.value += len(made)
         with metrics.timed("RunCachedGraphOutputData"):
             shown = zip(graph.outputs, made, strict=True)
@@ -111,7 +113,7 @@ def _taken(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], l
         )
     values: list[Value] = []
     for index, (spec, tensor) in enumerate(zip(graph.inputs, inputs[:count], strict=True)):
-        value = snapshot(pending_graph.on_xla(tensor))
+        value = snapshot(on_xla(tensor))
         if value.spec is not spec.plain:
             raise RuntimeError(
                 f"Input {index} of the graph is {spec.dtype} of size {list(spec.size)} and stride {list(spec.stride)}; "

@@ -154,7 +154,7 @@ _noted: dict[str, dict[int, list[str]]] = {}
 _counted: set[tuple[str, int]] = set()
 
 
-def before(program: Program, step: int, source_lines: SourceLines) -> None:
+def compare_before_start(program: Program, step: int, source_lines: SourceLines) -> None:
     """Wait until no process of the groups of `program` is known to run other collectives than this one.
 
     Raises `PeerError` in all of them if one does.
@@ -183,7 +183,7 @@ def before(program: Program, step: int, source_lines: SourceLines) -> None:
         _compare(watch, asked)
 
 
-def after(program: Program, source_lines: SourceLines) -> None:
+def note_start(program: Program, source_lines: SourceLines) -> None:
     """Note that `program` was started."""
     global _count
     if heartbeats.watch() is None:

@@ -25,7 +25,7 @@ _LAST_WORD = 1.0
 
 
 @contextmanager
-def told(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
+def report_progress(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
     """Report what is compiled, how large it is and how long it takes, while the block runs and takes long."""
     if identity.place().index or not _is_terminal():
         yield

@@ -20,21 +20,19 @@ class Donor(Value):
     """A value whose memory the next program that reads it may take."""
 
     __slots__ = ()
+    exists = False  # whether a value was ever marked: until then no step looks for marks
 
 
-# Whether a value was ever marked: until then no step looks for marks.
-marked = False
 # The last setting of `alias_with_buffer_donor_config`.
 asked_for = False
 
 
 def mark(value: Value, may_take: bool) -> bool:
-    """Mark the memory of a value, or takes the mark back. False for one that is not computed: it has none yet."""
-    global marked
+    """Mark the memory of a value, or take the mark back. Return False for a value that is not computed yet."""
     if value.buffer is None or value.shared or value.__class__ not in (Value, Donor):
         return False
     value.__class__ = Donor if may_take else Value
-    marked = marked or may_take
+    Donor.exists = Donor.exists or may_take
     _counter.value += 1
     return True
 

@@ -13,7 +13,7 @@ from ..metrics.user_lines import user_lines
 from ..tensor import device as devices
 from ..tensor.device import Device
 from ..tensor.storage import value_of
-from . import in_flight
+from .in_flight import wait as wait_for_programs
 from .named_scopes import open_here, refuse_open_scopes
 from .step_closures import Background, StepClosures
 from .sync import sync_device, sync_step
@@ -104,7 +104,7 @@ def add_closure(closure: Callable[..., Any], args: tuple[object, ...], in_backgr
 
 def wait_for_devices(devices: Sequence[Device] = ()) -> None:
     """Wait until everything started on these devices has ended: on all of this process, if none are given."""
-    in_flight.wait([device.target.device for device in devices] if devices else None)
+    wait_for_programs([device.target.device for device in devices] if devices else None)
 
 
 def wait_for_closures() -> None:

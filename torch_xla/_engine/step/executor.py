@@ -28,9 +28,27 @@ from ..runtime import device_memory, host_malloc, platform
 from ..runtime.abstract_buffer import Placeholder
 from ..tensor import live_counters
 from ..tensor.random_state import keys_of
-from . import collective_consistency, compile_progress, in_flight, memory_admission, run_failures, waits_among_processes
-from .in_flight import Flight
+from .collective_consistency import compare_before_start, note_start
+from .compile_progress import report_progress
+from .in_flight import (
+    COUNTED,
+    MOST_REPORTS,
+    Flight,
+    device_lock_wait,
+    forget_ended,
+    free_memory,
+    leave_ended,
+    raise_failed,
+    wait_for,
+)
+from .in_flight import by_target as flights
+from .in_flight import latest as latest_flight
+from .in_flight import reporting as reporting_flights
+from .memory_admission import is_left as is_memory_left
+from .memory_admission import refusal as memory_refusal
+from .run_failures import compile_error, run_error, tell_hlo
 from .step import SourceLines, Step
+from .waits_among_processes import wait_for_launch
 
 _executed = metrics.counter("ExecuteComputation")
 _cached = metrics.counter("CachedCompile")
@@ -85,7 +103,7 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
         platform.refuse_fork()
     is_exchange = len(program.target.processes) > 1
     if is_exchange:
-        collective_consistency.before(program, _step, step.source_lines)
+        compare_before_start(program, _step, step.source_lines)
     runs_again = ready is not None
     if ready is None:
         _compile(program, buffers, numbers, step.cause, step.source_lines())
@@ -95,7 +113,7 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
     if not program.fits:
         _look_for_room(program, numbers, step.source_lines)
     if program.is_limited:
-        waits_among_processes.for_turn(program.starts)
+        wait_for_launch(program.starts)
     begins = time.perf_counter_ns()
     flight, ends = _enter(step, runs_again)
     start = time.perf_counter_ns()
@@ -113,21 +131,21 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
         if not outputs:
             run_through(step.undo)
         if isinstance(error, jax.errors.JaxRuntimeError):
-            raise run_failures.of_run(program, numbers, error, _step, step.source_lines(), buffers) from error
+            raise run_error(program, numbers, error, _step, step.source_lines(), buffers) from error
         raise
     if is_exchange:
-        collective_consistency.after(program, step.source_lines)
+        note_start(program, step.source_lines)
     took = time.perf_counter_ns() - start
-    if program.bytes >= in_flight.COUNTED and program.target.is_host:
+    if program.bytes >= COUNTED and program.target.is_host:
         device_memory.note_need(program.target.device, program.needs)
     times = _executing if observers.run_call is None else _executing_eagerly
-    samples.add_each(((in_flight.device_lock_wait, start - begins), (times, took)))
+    samples.add_each(((device_lock_wait, start - begins), (times, took)))
     if program.is_spread:
         _replicated.value += 1
         _replicating.add(took)
     _step += 1
-    if len(flight.reports) > in_flight.MOST_REPORTS:
-        in_flight.raise_failed(flight)
+    if len(flight.reports) > MOST_REPORTS:
+        raise_failed(flight)
     if events.closely:
         _tell_run(program, numbers, step.cause, start)
 
@@ -138,21 +156,21 @@ def _enter(step: Step, runs_again: bool) -> tuple[Flight, list[jax.Array]]:
     Returns the runs of the target, and the list for the small outputs that show when this run has ended.
     """
     program = step.program
-    by_target = in_flight.by_target
+    by_target = flights
     flight = by_target.get(program.target) or by_target.setdefault(program.target, Flight())
-    is_large = program.bytes >= in_flight.COUNTED
+    is_large = program.bytes >= COUNTED
     is_counted = is_large and program.target.is_host
     if is_large:
-        in_flight.leave_ended(flight)
-        in_flight.forget_ended(flight.running)
+        leave_ended(flight)
+        forget_ended(flight.running)
     if is_counted:
-        in_flight.free_memory(flight.running, program.allocates)
+        free_memory(flight.running, program.allocates)
         if runs_again:
             host_malloc.keep_memory(program.allocates)
     _executed.value += 1
     ends = list[jax.Array]()
     flight.started.append((_step, ends, program, step.numbers, step.source_lines))
-    in_flight.latest.append(flight)
+    latest_flight.append(flight)
     if is_counted:
         flight.running.append((program.allocates, ends))
     return flight, ends
@@ -185,16 +203,16 @@ def _run(
 def _look_for_room(program: Program, numbers: Sequence[float | int], source_lines: SourceLines) -> None:
     """Raise `OutOfMemory` before the first run of a program for which there is no room."""
     target = program.target
-    if not memory_admission.is_left(program.allocates, target):
+    if not is_memory_left(program.allocates, target):
         # Running programs may be about to free memory, and so may a collection of garbage.
-        flight = in_flight.by_target.get(target)
+        flight = flights.get(target)
         if flight is not None:
-            in_flight.wait_for(flight)
+            wait_for(flight)
         gc.collect()
         host_malloc.release_memory()
-        if not memory_admission.is_left(program.allocates, target):
-            origin = user_lines.summary(source_lines()) + run_failures.tell_hlo(program, numbers)
-            raise memory_admission.refusal(program, numbers, _step, origin)
+        if not is_memory_left(program.allocates, target):
+            origin = user_lines.summary(source_lines()) + tell_hlo(program, numbers)
+            raise memory_refusal(program, numbers, _step, origin)
     program.fits = True
 
 
@@ -207,7 +225,7 @@ def _tell_run(program: Program, numbers: Sequence[float | int], cause: Cause, st
 def _reported(step: Step, flight: Flight, outputs: list[jax.Array]) -> Iterable[Any]:
     """Queue the results of assertions until the next wait, when it is run through."""
     program, numbers = step.program, step.numbers
-    in_flight.reporting.add(flight)
+    reporting_flights.add(flight)
     operations, where = program.graph.operations, step.source_lines()
     reporting = [operations[index] for _, index in program.reports]
     plans = [each.plan for each in reporting]
@@ -252,11 +270,11 @@ def _compile(
     )
     events.ask(compilation)
     try:
-        told = compile_progress.told(len(program.graph.operations), compilation.frames)
+        told = report_progress(len(program.graph.operations), compilation.frames)
         with accounts.Spent(accounts.COMPILE), told, host_malloc.compiling():
             sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
-        raise run_failures.of_compilation(program, numbers, error, _step, source_lines) from error
+        raise compile_error(program, numbers, error, _step, source_lines) from error
     seconds = time.perf_counter() - start
     if seconds > _LEAVES_MEMORY:
         host_malloc.release_memory()

@@ -25,8 +25,10 @@ from ..ir.value_spec import Spec
 from ..metrics.user_lines import Line
 from ..processes import heartbeats, identity
 from ..runtime import platform
-from . import collective_consistency, in_flight
-from .collective_consistency import Started
+from .collective_consistency import Started, parts_of
+from .collective_consistency import recorded as recorded_collectives
+from .in_flight import by_target as flights
+from .in_flight import still_there
 
 logger = logging.getLogger("torch_xla.flight_recorder")
 
@@ -67,7 +69,7 @@ def record() -> dict[str, Any]:
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*range(identity.process_count())])}}
     status: dict[str, dict[str, int]] = {}
     unfinished = _unfinished()
-    for name, started, coming, end in collective_consistency.recorded():
+    for name, started, coming, end in recorded_collectives():
         members = next(each.part.group for each in [*started, *coming])
         group = "0" if len(members) == identity.process_count() else name
         description = "default_pg" if group == "0" else f"processes {name}"
@@ -97,14 +99,14 @@ def record() -> dict[str, Any]:
 def _unfinished() -> dict[int, int]:
     """Return how many runs of each program are not known to have ended, by the identity of its part in each group."""
     found: dict[int, int] = {}
-    for flight in list(in_flight.by_target.values()):
+    for flight in list(flights.values()):
         for _, ends, program, _, _ in list(flight.started):
             try:
-                has_ended = bool(ends) and all(end.is_ready() for end in in_flight.still_there(ends))
+                has_ended = bool(ends) and all(end.is_ready() for end in still_there(ends))
             except RuntimeError:  # it failed
                 has_ended = False
             if not has_ended:
-                for part in collective_consistency.parts_of(program):
+                for part in parts_of(program):
                     found[id(part)] = found.get(id(part), 0) + 1
     return found
 

@@ -28,8 +28,9 @@ from ..tensor import live_counters, sharding_annotations
 from ..tensor.device import LOCK, Device
 from ..tensor.random_state import Generator
 from ..tensor.storage import operand_slot
-from . import executor
 from .cached_graphs import drop_recorded, storages_of, stored
+from .executor import prepare as prepare_program
+from .executor import run as run_step
 from .liveness import may_be_taken
 from .pending_graph import Pending, described
 from .step import Step
@@ -65,7 +66,7 @@ class CapturedGraph:
     def prepare(self) -> None:
         """Compile the program, unless it is compiled already."""
         if self.pending.graph.operations:
-            executor.prepare(self.program(), self.pending.numbers, Cause.SYNC, lambda: self.pending.lines)
+            prepare_program(self.program(), self.pending.numbers, Cause.SYNC, lambda: self.pending.lines)
 
     def replay(self) -> None:
         """Run the graph on what its memory holds now."""
@@ -100,7 +101,7 @@ class CapturedGraph:
         read = set(map(id, chain(self.sources, (source for _, source in self.moved))))
         first = [(storage, made[output]) for storage, output in self.results if id(storage) not in read]
         last = [(storage, made[output]) for storage, output in self.results if id(storage) in read]
-        executor.run(
+        run_step(
             Step(
                 program,
                 values,

@@ -20,8 +20,9 @@ from ..metrics import events, user_lines
 from ..metrics.user_lines import Line
 from ..runtime import buffers as client
 from ..runtime.device_assignment import Target
-from . import run_failures, waits_among_processes
+from .run_failures import user_error
 from .step import SourceLines
+from .waits_among_processes import until_ready
 
 device_lock_wait = metrics.metric("DeviceLockWait")
 
@@ -106,7 +107,7 @@ def _wait_for_end(running: "deque[tuple[int, list[Any]]]", first: tuple[int, lis
     if not all([end.is_ready() for end in ends]):
         start = time.perf_counter()
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # a wait for that program raises it
-            waits_among_processes.until_ready(ends)
+            until_ready(ends)
         waited = time.perf_counter() - start
         if waited > _LONG:
             # XLA first reports the end of a program and then frees its memory, in a thread that this one has just
@@ -140,7 +141,7 @@ def leave_ended(flight: Flight) -> None:
         if not ends or program.graph.effects or not all([end.is_ready() for end in left]):
             return
         try:
-            waits_among_processes.until_ready(left)
+            until_ready(left)
         except jax.errors.JaxRuntimeError:
             return  # a wait raises it
         leave(started, first)
@@ -187,12 +188,12 @@ def wait_for(flight: Flight) -> None:
             return
         step, ends, program, numbers, source_lines = first
         try:
-            waits_among_processes.until_ready(still_there(ends))
+            until_ready(still_there(ends))
             if program.graph.effects:
                 client.wait_for_callbacks()
         except jax.errors.JaxRuntimeError as error:
             leave(flight.started, first)
-            raise run_failures.of(program, numbers, error, f"step {step}", source_lines()) from error
+            raise user_error(program, numbers, error, f"step {step}", source_lines()) from error
         leave(flight.started, first)
 
 
@@ -211,7 +212,7 @@ def raise_failed(flight: Flight) -> None:
         except IndexError:
             return  # another thread looks at the last
         array, plan, line, message = first
-        waits_among_processes.until_ready([array])
+        until_ready([array])
         found = client.get(array)
         if plan.effect is not None and plan.effect.kind is EffectKind.CHECK:
             error = device_value_checks.complaint(plan, found, None if line is None else user_lines.text(line))

@@ -16,7 +16,8 @@ from ..ir.graph import decode, effective
 from ..ir.tape import Front, Tape, Value
 from ..ir.value_spec import spec_of
 from ..lowering.machinery.capacity_ops import CUT
-from . import donation
+from .donation import Donor, without_donors
+from .donation import slots_of as slots_of_donors
 from .step import Draft, Seen
 
 
@@ -45,9 +46,9 @@ def held_at_end(values: Sequence[Value]) -> tuple[bytes, tuple[int, ...]]:
     same.
     """
     live = held(values)
-    if not donation.marked or len(live) != len(values):
+    if not Donor.exists or len(live) != len(values):
         return live, ()
-    return donation.without_donors(values, live), donation.slots_of(values)
+    return without_donors(values, live), slots_of_donors(values)
 
 
 def are_owned(values: Sequence[Value], besides: int = 0) -> bool:
@@ -64,7 +65,7 @@ def look(tape: Tape, front: Front | None = None) -> Seen | None:
     """Look at a tape that is to be evaluated, or at its `front`. `None` if it has changed meanwhile."""
     values = tape.values
     # As `held` does, without a call: each sync looks.
-    live, given = held_at_end(values) if donation.marked else (bytes(map(_IS_HELD, map(getrefcount, values))), ())
+    live, given = held_at_end(values) if Donor.exists else (bytes(map(_IS_HELD, map(getrefcount, values))), ())
     # Not by `tuple()`: before 3.12 it may collect garbage while it copies, and a finalizer may have the list moved.
     code = (*tape.code,)
     seen = Seen(code, values, live, (*tape.shared,), given, len(code))

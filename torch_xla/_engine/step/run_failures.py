@@ -14,7 +14,10 @@ from ..lowering.machinery import registry
 from ..metrics import events, user_lines
 from ..metrics.user_lines import Line
 from ..runtime import host_malloc
-from . import compile_progress, memory_admission, waits_among_processes
+from .compile_progress import report_progress
+from .memory_admission import ADVICE
+from .memory_admission import explain as explain_memory
+from .waits_among_processes import failure_of
 
 
 def tell_hlo(program: Program, numbers: Sequence[float | int]) -> str:
@@ -35,7 +38,7 @@ def tell_hlo(program: Program, numbers: Sequence[float | int]) -> str:
     return told
 
 
-def of(
+def user_error(
     program: Program,
     numbers: Sequence[float | int],
     error: Exception,
@@ -45,12 +48,12 @@ def of(
     """Return the user's error for one that JAX raised for a program."""
     if private.is_interrupt(error):
         return KeyboardInterrupt()
-    return waits_among_processes.failure_of(error) or failure(
+    return failure_of(error) or failure(
         error, where, user_lines.summary(source_lines) + tell_hlo(program, numbers), program, numbers
     )
 
 
-def of_run(
+def run_error(
     program: Program,
     numbers: Sequence[float | int],
     error: Exception,
@@ -59,21 +62,21 @@ def of_run(
     buffers: Sequence[jax.Array],
 ) -> BaseException:
     """Return the user's error for one of a run, which may have taken some of the `buffers`."""
-    found = of(program, numbers, error, f"step {step}", source_lines)
+    found = user_error(program, numbers, error, f"step {step}", source_lines)
     if isinstance(found, ExecutionError) and any(buffers[index].is_deleted() for index in program.donated):
         found = type(found)(str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST))
     return _with_callers(found, program, error)
 
 
-def of_compilation(
+def compile_error(
     program: Program, numbers: Sequence[float | int], error: Exception, step: int, source_lines: Sequence[Line | None]
 ) -> RuntimeError | KeyboardInterrupt:
     """Return the user's error for one of XLA's compiler, with the operation that it cannot compile, if it is one."""
-    found = of(program, numbers, error, f"the compilation of step {step}", source_lines)
+    found = user_error(program, numbers, error, f"the compilation of step {step}", source_lines)
     if type(found) is not ExecutionError:
         return found
     with (
-        compile_progress.told(len(program.graph.operations), user_lines.user_lines(events.ALL_FRAMES)),
+        report_progress(len(program.graph.operations), user_lines.user_lines(events.ALL_FRAMES)),
         host_malloc.compiling(),
     ):
         culprit = program.culprit(numbers)
@@ -109,6 +112,6 @@ def failure(
     text = str(error)
     kind = OutOfMemory if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower() else ExecutionError
     compiled = program if program is not None and program.compiled_for(numbers) else None
-    largest = memory_admission.explain(compiled, numbers) if kind is OutOfMemory else ""
-    advice = f"{memory_admission.ADVICE}\n" if kind is OutOfMemory else ""
+    largest = explain_memory(compiled, numbers) if kind is OutOfMemory else ""
+    advice = f"{ADVICE}\n" if kind is OutOfMemory else ""
     return kind(f"The device failed in {where}: {text.strip()}\n{advice}{_ALL_IS_LEFT}\n{largest}{origin}")

@@ -18,8 +18,13 @@ from ..ir.tape import Tape
 from ..lowering.machinery.capacity_ops import CUT
 from ..metrics.user_lines import Line
 from ..tensor.device import Device
-from . import donation, fuse, growing_sizes, liveness, partition
 from .common_liveness import Liveness, covers
+from .donation import donate
+from .fuse import fuse
+from .growing_sizes import rooms as rooms_of
+from .growing_sizes import share as share_lengths
+from .liveness import find_pending
+from .partition import choose as choose_operations
 from .step import Draft, Schedule, Seen, lines_of
 
 
@@ -120,11 +125,11 @@ def choose_program(draft: Draft) -> Draft:
 
 # From a tape to the program that runs: each pass fills in what the next ones need.
 PASSES: tuple[Callable[[Draft], Draft], ...] = (
-    liveness.find_pending,
-    partition.choose,
-    fuse.fuse,
-    donation.donate,
-    growing_sizes.share,
+    find_pending,
+    choose_operations,
+    fuse,
+    donate,
+    share_lengths,
     choose_program,
 )
 
@@ -150,7 +155,7 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
     schedule.cuts = tuple(each.first_output for each in draft.operations if each.plan.op == CUT)
     if draft.shared is not None:
         graph, length = draft.shared
-        schedule.length, schedule.rooms = (length,), growing_sizes.rooms(part.graph, graph)
+        schedule.length, schedule.rooms = (length,), rooms_of(part.graph, graph)
     return schedule
 
 

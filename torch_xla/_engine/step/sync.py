@@ -22,11 +22,15 @@ from ..runtime import platform
 from ..tensor import live_counters, sharding_annotations
 from ..tensor.device import LOCK, Device
 from ..tensor.spare_capacity import entered
-from . import donation, executor, growing_sizes, in_flight, partition
+from .donation import Donor, refuse_taken
+from .executor import run as run_step
 from .failed_ops import prune
+from .growing_sizes import placed_in_rooms
 from .in_flight import COUNTED
+from .in_flight import wait as wait_for_programs
 from .liveness import look
-from .partition import this_thread
+from .partition import bring_forward, front_of, this_thread
+from .partition import others as other_threads
 from .residual_ops import carry_over
 from .schedule import find, is_common
 from .step import Changed, Schedule, Seen, Step, end_of, tape_after, unchanged
@@ -79,7 +83,7 @@ def sync_step(device: Device, wait: bool = False, request: Request = _OWN) -> No
             prune(error)
             raise
     if wait or (config.is_set(config.SYNC_WAIT) and config.sync_wait()):
-        in_flight.wait([device.target.device])
+        wait_for_programs([device.target.device])
 
 
 def _sync(device: Device, request: Request) -> None:
@@ -168,11 +172,11 @@ def _evaluate(device: Device, tape: Tape, request: Request, attempt: Attempt) ->
     front = None
     # The usual tape is that of one thread, which has evaluated before: then no other thread has a part of it.
     if request.is_own and not (this_thread.is_known and len(tape.turns) == 1 and tape.turns[0][1] == get_ident()):
-        waiting = partition.others(tape)
+        waiting = other_threads(tape)
         if waiting and not is_common(device, tape.code):
-            front = partition.front_of(tape, waiting, roots)
+            front = front_of(tape, waiting, roots)
             if front is None:
-                partition.bring_forward(device, tape, waiting, roots)
+                bring_forward(device, tape, waiting, roots)
             if front is None or not front.entries:
                 return front is not None
     seen = look(tape, front)
@@ -255,7 +259,7 @@ def _run(
             after = chain(map(set_line, outputs, schedule.output_lines), map(set_tape, outputs, repeat(None)), ends)
             results: Sequence[Value] = outputs
             if schedule.rooms:
-                results, padded = growing_sizes.placed_in_rooms(outputs, schedule.rooms)
+                results, padded = placed_in_rooms(outputs, schedule.rooms)
                 after = chain(after, padded)
             step = Step(
                 program,
@@ -271,9 +275,9 @@ def _run(
                 schedule.counts,
                 program is attempt.compiled,
             )
-            if donation.marked:
-                donation.refuse_taken(step.inputs)
-            executor.run(step, ready)
+            if Donor.exists:
+                refuse_taken(step.inputs)
+            run_step(step, ready)
     except Changed:
         return None
     live_counters.values.value += schedule.made + unheld

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from ..compile.program import Program
 from ..metrics.events import Cause
 from ..tensor.device import LOCK
-from . import executor, in_flight, waits_among_processes
+from .executor import prepare as prepare_program
+from .in_flight import has_memory, wait_for_memory
 from .step import SourceLines
+from .waits_among_processes import may_launch, wait_for_launch
 
 # So often a program may have become another one while it was compiled, or have lost its turn: then others wait for the
 # one that is to run.
@@ -84,20 +86,18 @@ def prepare(
     """Compile the program for these numbers, as one thread at a time does; whether it had to be."""
     if _thread.is_compiling:
         # A finalizer in the middle of a compilation must not wait for other threads: they might wait for this one.
-        return executor.prepare(program, numbers, cause, source_lines, buffers)
+        return prepare_program(program, numbers, cause, source_lines, buffers)
     try:
         _thread.is_compiling = True
         with program.turn:
-            return executor.prepare(program, numbers, cause, source_lines, buffers)
+            return prepare_program(program, numbers, cause, source_lines, buffers)
     finally:
         _thread.is_compiling = False
 
 
 def is_turn(program: Program) -> bool:
     """Return whether `wait_for_turn` would not wait."""
-    return not (program.is_limited and not waits_among_processes.is_turn(program.starts)) and in_flight.has_memory(
-        program
-    )
+    return not (program.is_limited and not may_launch(program.starts)) and has_memory(program)
 
 
 def wait_for_turn(program: Program | None) -> None:
@@ -105,8 +105,8 @@ def wait_for_turn(program: Program | None) -> None:
     if program is None or LOCK._is_owned():  # type: ignore[attr-defined]
         return
     if program.is_limited:
-        waits_among_processes.for_turn(program.starts, LOCK)
-    in_flight.wait_for_memory(program)
+        wait_for_launch(program.starts, LOCK)
+    wait_for_memory(program)
 
 
 def under_lock(work: Callable[[Attempt], None]) -> None:

@@ -23,7 +23,7 @@ from .. import config
 from ..errors import PeerError
 from ..processes import coordination, heartbeats
 from ..runtime import buffers, launch_throttle
-from . import collective_consistency
+from .collective_consistency import look_for_the_missing
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +116,8 @@ class _Run(NamedTuple):
         return False
 
 
-def is_turn(count: int) -> bool:
-    """Return whether `for_turn` would not wait: the runs before are known to have ended."""
+def may_launch(count: int) -> bool:
+    """Return whether `wait_for_launch` would not wait: the runs before are known to have ended."""
     return all(
         [launch_throttle.last[place] is launch_throttle.NEVER for place in range(min(count, launch_throttle.MOST))]
     )
@@ -126,7 +126,7 @@ def is_turn(count: int) -> bool:
 _NO_LOCK = contextlib.nullcontext()
 
 
-def for_turn(count: int, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK) -> None:
+def wait_for_launch(count: int, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK) -> None:
     """Wait until `count` runs on several devices of this host may begin, in turn (`runtime/launch_throttle`).
 
     Pass the `lock` under which programs are started unless the caller holds it: what has ended is noted under it.
@@ -150,7 +150,7 @@ def _wait_for(request: _Request, watch: heartbeats.Watch) -> None:
             raise watch.error()
         if not request.has_ended and time.monotonic() - begin > patience:
             patience += seconds
-            collective_consistency.look_for_the_missing(watch, seconds)
+            look_for_the_missing(watch, seconds)
     if request.error is not None:
         raise failure_of(request.error) or request.error from request.error
 

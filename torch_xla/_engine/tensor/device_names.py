@@ -6,25 +6,24 @@ from typing import Any
 import torch
 
 from ..runtime import platform
-from . import device as devices
-from .device import Device
+from .device import Device, current_index, device_at, ordinals
 
 
 def device_named(device: object = None) -> Device:
     """Return the device called `device`; without a name, the current one of this thread."""
-    return devices.device_at(index_of(device))
+    return device_at(index_of(device))
 
 
 def index_of(device: Any = None) -> int:
     """Return the ordinal of the device called `device`; without a name or a number, the current one of this thread."""
     if device is None:
-        return devices.current_index()
+        return current_index()
     if isinstance(device, int):
         if device < 0:
             raise RuntimeError(f"xla:{device} does not exist: ordinals count from 0")
         return device
     if isinstance(device, str) and not device.startswith("xla"):
-        for index, real in zip(devices.ordinals(), map(platform.real_name, platform.local_devices()), strict=False):
+        for index, real in zip(ordinals(), map(platform.real_name, platform.local_devices()), strict=False):
             if device == real:
                 return index
     try:
@@ -34,7 +33,7 @@ def index_of(device: Any = None) -> int:
     if named is None or named.type != "xla":
         real = ", ".join(map(repr, real_names()))
         raise RuntimeError(f"{device} is not an xla device: expected a name such as 'xla' or 'xla:0', or one of {real}")
-    return devices.current_index() if named.index is None else named.index
+    return current_index() if named.index is None else named.index
 
 
 def index_or_current(device: Any = None) -> int:
@@ -43,11 +42,11 @@ def index_or_current(device: Any = None) -> int:
     Unlike `index_of`, as on CUDA.
     """
     if device is None:
-        return devices.current_index()
+        return current_index()
     if isinstance(device, int):
-        return devices.current_index() if device < 0 else device
+        return current_index() if device < 0 else device
     index = torch.device(device).index
-    return devices.current_index() if index is None else index
+    return current_index() if index is None else index
 
 
 def real_names(names: Sequence[Any] | None = None) -> list[str]:

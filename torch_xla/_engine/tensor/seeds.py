@@ -3,7 +3,8 @@
 import torch
 
 from ..compat.names import torch as private
-from . import device as devices
+from .device import device_at, is_elsewhere
+from .device import seed_all as seed_devices
 from .random_state import Generator
 
 _BYTES = 16
@@ -15,9 +16,9 @@ _elsewhere: dict[int, Generator] = {}
 
 def generator_of(index: int) -> Generator:
     """Return the generator of an ordinal, also of one that is the device of another process on this machine."""
-    if devices.is_elsewhere(index):
+    if is_elsewhere(index):
         return _elsewhere.setdefault(index, Generator())
-    return devices.device_at(index).generator
+    return device_at(index).generator
 
 
 def seed(seed: int, index: int) -> None:
@@ -27,7 +28,7 @@ def seed(seed: int, index: int) -> None:
 
 def seed_all(seed: int) -> None:
     """Seed every ordinal without starting a client."""
-    devices.seed_all(seed)
+    seed_devices(seed)
 
 
 def state_of(index: int) -> int:

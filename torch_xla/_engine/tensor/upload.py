@@ -16,8 +16,9 @@ from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
 from ..metrics.user_lines import line_above, user_lines
 from ..runtime import buffers
-from . import live_counters
 from .device import Device
+from .live_counters import buffers as live_buffers
+from .live_counters import values as live_values
 
 _transferring = metrics.metric("TransferToDeviceTime")
 _transforming = metrics.metric("TransferToDeviceTransformTime")
@@ -78,8 +79,8 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
     _sent.add(host.nbytes)
     if device.spread is not None:
         _to_all.value += 1
-    live_counters.values.value += 1
-    live_counters.buffers.value += 1
+    live_values.value += 1
+    live_buffers.value += 1
     value.contents = host.copy() if 0 < host.size <= _FEW and host.dtype.kind in "fiub" else None
     if events.closely:
         transfer = _transfer(tensor, device, start * 1e-9, (ended - start) * 1e-9)

@@ -16,7 +16,7 @@ from ..step.liveness import are_owned
 from ..step.sync import materialise, sync_device
 from ..tensor.device import LOCK, Device, current_index, device_at, device_behind
 from ..tensor.storage import META_KEYS, as_strided, replaced, shows_all, snapshot, value_of, wrap
-from . import host_copies
+from .host_copies import upload
 
 _HOST, _CUDA, _PINNED = 1, 2, 3  # kDLCPU, kDLCUDA, kDLCUDAHost
 
@@ -174,7 +174,7 @@ def adopt(source: object) -> torch.Tensor:
 def _adopt_host(tensor: torch.Tensor) -> torch.Tensor:
     device = device_at(current_index())
     if not device.target.is_host:
-        return wrap(host_copies.upload(tensor, device))
+        return wrap(upload(tensor, device))
     if tensor.stride() == contiguous_stride(tuple(tensor.shape)):
         return wrap(_imported(tensor))
     # JAX has no strides: it imports the memory as one row, and the tensor becomes a view of it.

@@ -9,7 +9,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.metrics.observers import observers
-from torch_xla._engine.step import executor
+from torch_xla._engine.step import sync
 from torch_xla._engine.step.step import Step
 from torch_xla.debug import NotFinite, find_nan
 
@@ -119,14 +119,14 @@ def test_masked_nans_are_no_findings() -> None:
 
 def test_what_the_compiler_does_to_the_whole_is_said_to_be_its_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.tensor([1.0, 4.0]).to("xla")
-    real = executor.run
+    real = sync.run_step
 
     def run(step: Step, ready: Any = None) -> None:
         real(step, ready)
         for value in step.outputs:
             value.buffer = value.buffer * float("nan")
 
-    monkeypatch.setattr(executor, "run", run)
+    monkeypatch.setattr(sync, "run_step", run)
     with pytest.raises(NotFinite, match="NaN that none of its 1 operators makes when they run one by one"):
         with find_nan():
             x.sqrt().tolist()

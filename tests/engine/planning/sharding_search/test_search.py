@@ -29,7 +29,7 @@ def found(monkeypatch: pytest.MonkeyPatch, wanted: Sequence[str], most: int, roo
         held = sum(spec.numel // count for spec, count in zip(program.graph.inputs, parts, strict=True))
         return Sizes(held, 0, 0, 0, 0), Work(steps=[(0.0, "", wrong)])
 
-    monkeypatch.setattr(search.planner, "sizes_and_work", measured)
+    monkeypatch.setattr(search, "sizes_and_work", measured)
     program = Program(GRAPH, key_of(GRAPH, (), device_assignment.of_mesh(abstract_devices.virtual_devices(4))))
     groups = groups_of(GRAPH, ROLES, by_name=True)
     return search.Search(program, (), groups, (2, 2), PLAIN, room, most).run()

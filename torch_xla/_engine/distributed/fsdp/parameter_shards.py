@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from .. import collectives
-
-Groups = collectives.Groups
+from ..collectives import Groups, all_gather
+from ..collectives import reduce_scatter as reduce_scatter_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ def gather(
     if count == 1 or not rows:
         return rows
     if not bucket_mebibytes:
-        return collectives.all_gather(rows, 0, groups)
-    return _in_buckets(rows, bucket_mebibytes, lambda joined: collectives.all_gather([joined], 0, groups)[0])
+        return all_gather(rows, 0, groups)
+    return _in_buckets(rows, bucket_mebibytes, lambda joined: all_gather([joined], 0, groups)[0])
 
 
 def reduce_scatter(
@@ -82,10 +81,8 @@ def reduce_scatter(
     if count == 1 or not matrices:
         return list(matrices)
     if not bucket_mebibytes:
-        return collectives.reduce_scatter(matrices, "sum", 0, groups)
-    return _in_buckets(
-        matrices, bucket_mebibytes, lambda joined: collectives.reduce_scatter([joined], "sum", 0, groups)[0]
-    )
+        return reduce_scatter_values(matrices, "sum", 0, groups)
+    return _in_buckets(matrices, bucket_mebibytes, lambda joined: reduce_scatter_values([joined], "sum", 0, groups)[0])
 
 
 def _in_buckets(

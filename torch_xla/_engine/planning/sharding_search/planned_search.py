@@ -11,9 +11,9 @@ from ...compile.program import Program
 from ...ir.tape import Value
 from ...step.sync import sync_device
 from ...tensor.device import existing_devices
-from .. import planner
 from ..device_specs import DeviceSpec, spec_named
 from ..planned_step import planned_step
+from ..planner import FAST, sizes_of
 from ..step_plan import known_of
 from . import automatic
 from .input_roles import Role, RoleKind, roles_of
@@ -41,7 +41,7 @@ class _Seen:
         roles = roles_of(program.graph, inputs, outputs, {"": self.model})
         if automatic.multiplies(program) and any(role.kind is RoleKind.PARAMETER for role in roles):
             self.program, self.numbers, self.roles = program, numbers, roles
-        planner.sizes_of(program, numbers)
+        sizes_of(program, numbers)
         return program.placed(numbers)
 
 
@@ -57,7 +57,7 @@ def found(
     """Return the best layout of a call."""
     spec = spec_named(device) if isinstance(device, str) else device
     seen = _Seen(model)
-    undo = compiler_options.choose({**compiler_options.chosen(), **planner.FAST})
+    undo = compiler_options.choose({**compiler_options.chosen(), **FAST})
     try:
         with planned_step(seen.see, devices):
             for _ in range(steps):

@@ -18,8 +18,8 @@ from ...ir.partition_spec import Dims
 from ...ir.sharding import Sharding
 from ...ir.value_spec import sharded
 from ...lowering.machinery.jax_sharding import over_mesh
-from .. import planner
 from ..device_specs import DeviceSpec
+from ..planner import FAST, sizes_and_work
 from ..step_plan import seconds_of
 from .input_roles import InputGroup
 
@@ -84,7 +84,7 @@ class Search:
     def run(self) -> Found:
         """Return the best that was found."""
         started = time.perf_counter()
-        undo = compiler_options.choose({**compiler_options.chosen(), **planner.FAST})
+        undo = compiler_options.choose({**compiler_options.chosen(), **FAST})
         try:
             best, is_exhausted = self._best()
         finally:
@@ -170,7 +170,7 @@ class Search:
 
     def _cost(self, assignment: Assignment, name: str) -> ShardingCost:
         if assignment not in self._known:
-            sizes, work = planner.sizes_and_work(self._laid_out(assignment), self.numbers)
+            sizes, work = sizes_and_work(self._laid_out(assignment), self.numbers)
             peak = sizes.inputs + sizes.outputs - sizes.aliased + sizes.intermediate
             missing = 0 if self.room is None else max(0, peak - self.room)
             found = ShardingCost(
