@@ -63,13 +63,18 @@ class Entry:
     whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
     limits: number_limits.Limits | None = None  # what the numbers are held against
     is_settled: bool = True  # by the kinds of numbers alone
-    is_simple: bool = False  # one result, a new tensor, that depends on nothing but the operands and numbers
+    makes_new: bool = False  # its results are new tensors, which depend on nothing but the operands and numbers
+    is_simple: bool = False  # it makes one new tensor
 
     def __post_init__(self) -> None:
         plan = self.plan
-        simple = plan is not None and not (self.writes or self.nested or plan.draws) and len(plan.outputs) == 1
-        object.__setattr__(self, "is_settled", self.variants is None and self.limits is None)
-        object.__setattr__(self, "is_simple", simple and self.is_settled)
+        is_settled = self.variants is None and self.limits is None
+        makes_new = is_settled and plan is not None and not (self.writes or plan.draws)
+        # Of a plan with several outputs a caller may return the first alone; such calls take the longer way.
+        is_one = plan is not None and len(plan.outputs) == 1
+        object.__setattr__(self, "is_settled", is_settled)
+        object.__setattr__(self, "makes_new", makes_new and (self.nested or is_one))
+        object.__setattr__(self, "is_simple", makes_new and not self.nested and is_one)
 
 
 def keep(entries: "dict[tuple[Any, ...], Entry]") -> None:

@@ -6,8 +6,6 @@ geometry of the operands and static arguments (`call_planning`), and its plan is
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -52,8 +50,7 @@ Kernel = Callable[..., Any]
 Plans = dict[tuple[Any, ...], Entry]
 
 _INT64 = range(-(1 << 63), 1 << 63)
-_TENSORS, _FLOATS, _BOOLS = map(frozenset, ((Tensor, Parameter), (float,), (bool,)))
-_spec = attrgetter("spec")
+_TENSORS, _FLOATS, _BOOLS, _INTS = map(frozenset, ((Tensor, Parameter), (float,), (bool,), (int,)))
 
 # So long a tape may be for the short way through a kernel: never, while each operation runs when it is called.
 _longest = TAPE_LIMIT
@@ -138,16 +135,16 @@ def take_apart(argument: Any, takes_scalar: bool, call: Call) -> None:
     elif kind is list or kind is tuple:
         signature.append(len(argument))
         kinds = set(map(type, argument))  # the lists of an optimizer's step are long: together, where they are alike
-        if not kinds:
-            pass
-        elif kinds <= _TENSORS and (whole := values_of_whole(argument)) is not None:
-            operands += whole
-            signature += map(_spec, whole)
+        if kinds and kinds <= _TENSORS and (whole := values_of_whole(argument)) is not None:
+            operands += whole[0]
+            signature.append(whole[1])
         elif kinds == _FLOATS:
             numbers += argument
-            signature += repeat(float, len(argument))
+            signature.append(_FLOATS)
         elif kinds == _BOOLS:
             signature.append((bool, *argument))
+        elif kinds == _INTS and not takes_scalar:
+            signature += argument
         else:
             for element in argument:
                 take_apart(element, takes_scalar, call)
@@ -283,7 +280,7 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
         if (entry := plans.get(key := tuple(signature))) is None:  # of two threads here at once, one plan counts
             entry = plans.setdefault(key, call_planning.plan_call(operator, args, kwargs, call))
         value = made = None  # this call may write to the value: who else holds it is counted
-        if entry.is_simple and operands:  # one result, a new tensor: almost every call
+        if entry.makes_new and operands:  # almost every call
             device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device
             plan: Plan = entry.plan  # type: ignore[assignment]
             try:  # as in `append`, which would cost a sixth of the whole
@@ -297,9 +294,10 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
                         note_line(tape, position, numbers)
-                    kept = (Value(plan.outputs[0], device, tape, -1),)
-                    if not tape.ended:  # a finalizer may have had it evaluated; from here on no garbage is collected
-                        (made := kept[0]).slot = len(values)
+                    at, one = len(values), not entry.nested
+                    kept = [Value(plan.outputs[0], device, tape, at)] if one else tape.results_of(plan, device, at)
+                    if not tape.ended and len(values) == at:  # else a finalizer has recorded; from here on none runs
+                        made = kept
                         tape.code += recorded
                         tape.numbers += numbers
                         values += kept
@@ -307,10 +305,10 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                 let_go()
                 raise
             LOCK.release()
-        if made is None:
-            return _record_in_turn(kernel, entry, operator, args, kwargs, call)
-        out = made.device.new_tensor((spec := made.spec).size, spec.dtype)
-        out.untyped_storage().value = made  # type: ignore[attr-defined]
+        if made is None or entry.nested:
+            return _record_in_turn(kernel, entry, operator, args, kwargs, call) if made is None else _nest(entry, made)
+        out = made[0].device.new_tensor((spec := made[0].spec).size, spec.dtype)
+        out.untyped_storage().value = made[0]  # type: ignore[attr-defined]
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
@@ -332,13 +330,7 @@ def _record_in_turn(
     return kernel(*args, **kwargs)
 
 
-def _record(
-    entry: Entry,
-    operator: Operator,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    call: Call,
-) -> Any:
+def _record(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
     """Record any call: with several results, written ones, random numbers, or none of our operands."""
     if not entry.is_settled:
         entry, call = call_planning.settle(entry, operator, args, kwargs, call)
@@ -398,13 +390,13 @@ def _nest(entry: Entry, values: list[Value]) -> Any:
         return wrap_all(values)
     results: list[Any] = []
     rest = iter(values)
-    for position, count in enumerate(entry.plan.structure):
-        if count == -1:
+    for position, length in enumerate(entry.plan.structure):
+        if length == -1:
             results.append(wrap(next(rest)))
-        elif count == -2:
+        elif length == -2:
             results.append(entry.constants[position] if entry.constants else None)
         else:
-            results.append([wrap(next(rest)) for _ in range(count)])
+            results.append([wrap(next(rest)) for _ in range(length)])
     return tuple(results)
 
 

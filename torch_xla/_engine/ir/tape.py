@@ -13,6 +13,7 @@ takes no more operations, and the interrupted call records on the next tape (`te
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import count, repeat
 from operator import itemgetter
 from threading import get_ident
 from time import perf_counter_ns
@@ -183,6 +184,10 @@ class Tape:
         self.values += (value,)
         return slot
 
+    def results_of(self, plan: Plan, device: Any, slot: int) -> list[Value]:
+        """Make the values of a call's results, from `slot` on, which are not on the tape yet."""
+        return [*map(Value, plan.outputs, repeat(device), repeat(self), count(slot))]
+
     def append(
         self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
     ) -> list[Value]:
@@ -195,7 +200,7 @@ class Tape:
             self.begin()
         while True:
             slot = len(values)
-            made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
+            made = self.results_of(plan, device, slot)
             recorded = (plan, *operands)
             if len(values) == slot:
                 break  # or garbage was collected, and a finalizer has recorded something

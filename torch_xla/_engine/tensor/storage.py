@@ -162,8 +162,8 @@ _looks: dict[Any, Any] = {}
 look_through(lambda: _looks.clear() or 0, 0)  # type: ignore[func-returns-value]  # it holds specs
 
 
-def values_of_whole(tensors: Sequence[torch.Tensor]) -> list[Value] | None:
-    """Return the values of `tensors` if each of them shows the whole of its storage as it is; `None` otherwise.
+def values_of_whole(tensors: Sequence[torch.Tensor]) -> tuple[list[Value], tuple[Spec, ...]] | None:
+    """Return the values of `tensors`, and the specs of these, if each shows the whole of its storage as it is.
 
     Raises `AttributeError` if the storage of one has no value.
     """
@@ -171,12 +171,12 @@ def values_of_whole(tensors: Sequence[torch.Tensor]) -> list[Value] | None:
     key = tuple(map(_spec, values)), tensors[0].__class__, tensors[0].requires_grad
     look = _looks.get(key)
     if look is not None and look.check(*tensors):
-        return values
+        return values, key[0]
     if any(value.spec.is_complex for value in values) or not all(map(shows_all, tensors, key[0])):
         return None
     _looks[key] = private.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     note_new()
-    return values
+    return values, key[0]
 
 
 def view_of(tensor: torch.Tensor) -> View:
