@@ -17,6 +17,7 @@ _TORCH_PATCHES = "engine/dispatch/register/test_torch_patches.py"
 _NN_MODULES = "engine/dispatch/register/test_nn_modules.py"
 _UNTYPED_STORAGES = "engine/dispatch/register/test_untyped_storages.py"
 _TORCHSCRIPT = "engine/dispatch/register/test_torchscript.py"
+_OPTIMIZER_STEPS = "engine/dispatch/ops/test_optimizer_steps.py::test_a_step_is_one_operation"
 _DLPACK_PROTOCOL = "engine/dispatch/register/test_dlpack_protocol.py"
 _ACTIVATION_CHECKPOINTING = "engine/dispatch/ops/test_activation_checkpointing.py"
 _TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
@@ -53,9 +54,7 @@ tensor_xla, module_xla = _each(
     "torch",
     why="Each device has such a method (`.cuda()`); PyTorch makes none of this name, because `is_xla` exists.",
     until="`generate_methods_for_privateuse1_backend` accepts the name.",
-    tests={
-        _TORCH_PATCHES + "::test_tensors_and_modules_move_by_a_method_of_the_name": "Tensor.xla nn.Module.xla",
-    },
+    tests={_TORCH_PATCHES + "::test_tensors_and_modules_move_by_a_method_of_the_name": "Tensor.xla nn.Module.xla"},
 ).values()
 module_apply = Patch(
     "torch.nn.Module._apply",
@@ -206,9 +205,7 @@ calls_for_elements = _each(
     "torch.Tensor",
     why="PyTorch calls a Python function for each element in the memory of the host only.",
     until="These methods are operators.",
-    tests={
-        _TORCH_PATCHES + "::test_a_python_function_is_called_for_each_element_on_the_host": "apply_ map_ map2_",
-    },
+    tests={_TORCH_PATCHES + "::test_a_python_function_is_called_for_each_element_on_the_host": "apply_ map_ map2_"},
 )
 run_backward = Patch(
     "torch.autograd.graph._engine_run_backward",
@@ -229,6 +226,12 @@ first_momentum = Patch(
     until="SGD fills its momentum with zeros when it is made, as other optimizers do.",
     test="engine/dispatch/test_optimizer_state_init.py::test_all_steps_are_one_program",
 )
+multi_tensor_adam, multi_tensor_sgd = _each(
+    "torch.optim",
+    why="PyTorch calls up to fifteen operators on lists of all parameters, and each is recorded, which costs the host.",
+    until="The fused implementation is the default.",
+    tests={_OPTIMIZER_STEPS: "adam._multi_tensor_adam sgd._multi_tensor_sgd"},
+).values()
 library_impl = Patch(
     "torch.library.Library.impl",
     why='Libraries implement operators for "XLA", which is PyTorch\'s key of another backend of our name.',
@@ -378,17 +381,13 @@ mesh_init, mesh_group, mesh_local_rank, mesh_rank = _each(
         "it: PyTorch would make groups, and knows a process by one rank."
     ),
     until="`DeviceMesh` knows meshes of several devices in one process.",
-    tests={
-        _DISTRIBUTED_TENSORS: "DeviceMesh.__init__ DeviceMesh.get_group DeviceMesh.get_local_rank get_rank",
-    },
+    tests={_DISTRIBUTED_TENSORS: "DeviceMesh.__init__ DeviceMesh.get_group DeviceMesh.get_local_rank get_rank"},
 ).values()
 dtensor_constructor, from_local = _each(
     "torch.distributed.tensor",
     why="`torch.distributed.tensor.zeros` and the like make parts, where XLA divides the whole.",
     until="A mesh can make the tensors that are divided over it.",
-    tests={
-        _DISTRIBUTED_TENSORS: "_api._dtensor_init_helper DTensor.from_local",
-    },
+    tests={_DISTRIBUTED_TENSORS: "_api._dtensor_init_helper DTensor.from_local"},
 ).values()
 move_states = Patch(
     "torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device",

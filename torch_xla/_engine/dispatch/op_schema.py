@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -44,6 +45,10 @@ WRITES_UNDECLARED = {
     "aten::batch_norm_update_stats": (1, 2),
     "aten::native_batch_norm": (3, 4),
 }
+
+
+# The arguments that operators write to if these are their first ones.
+_FIRST = tuple(range(8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,10 @@ def read_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], o
     """Return the operands of the tensors that a call writes to, in the order of its results."""
     if operator.written == (0,):  # almost every call
         return operands[:1] if isinstance(args[0], torch.Tensor) else operands[: len(args[0])]
+    if operator.written == _FIRST[: len(operator.written)]:
+        given = [args[where] for where in operator.written]  # type: ignore[index]
+        if not any(map(isinstance, given, repeat(torch.Tensor))) and None not in given:
+            return operands[: sum(map(len, given))]
     found: dict[int | str, list[Any]] = {}
     place = 0
     arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]

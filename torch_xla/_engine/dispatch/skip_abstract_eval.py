@@ -28,17 +28,20 @@ _ELEMENTWISE = frozenset(
      "trunc")
 )  # fmt: skip
 
+# Whole steps of optimizers, which are called with lists that fit.
+_STEPS = "xla::multi_tensor_"
+
 # Meta kernels look at dimensions and sizes, but let any dimension pass of an operand that has none.
 _OF_DIMENSIONS = frozenset(("bmm", "mean", "mm", "sum"))
 
 
 def meta_kernel_suffices(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes: bool) -> bool:
     """Return whether the meta kernel alone can plan a call of `rule`; `writes` means that it writes to an operand."""
-    if not isinstance(rule.op, OpOverload) or not rule.op.name().startswith("aten::"):
+    if not isinstance(rule.op, OpOverload) or not rule.op.name().startswith(("aten::", _STEPS)):
         return False
     name = schema_of(rule.op).name.removeprefix("aten::")
     is_known = name in _ELEMENTWISE or name in _OF_DIMENSIONS and all(spec.size for spec in plan.operands)
-    if not (is_known and len(inferred.structure) == 1) and not name.startswith("_foreach_"):
+    if not (is_known and len(inferred.structure) == 1) and not name.startswith(("_foreach_", _STEPS)):
         return False
     dtypes = {spec.dtype for spec in plan.operands}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point or _has_words(plan.arguments):

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import FrameType
 
+import torch
 from torch import optim
 
 from ..ir.tape import Tape
 from ..metrics.user_lines import OptimizersLine, is_ours, user_line
 
 _OPTIMIZERS = os.path.dirname(os.path.abspath(optim.__file__)) + os.sep
+# The functions of operators that are called by their names, `torch.ops.xla.…`.
+_OPERATORS = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_ops.py")
 
 
 def note_line(tape: Tape, position: int, numbers: Sequence[object] = ()) -> None:
@@ -25,7 +28,7 @@ def note_line(tape: Tape, position: int, numbers: Sequence[object] = ()) -> None
 
 def _is_called_by_an_optimizer() -> bool:
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and is_ours(frame.f_code.co_filename):
+    while frame is not None and (is_ours(name := frame.f_code.co_filename) or name == _OPERATORS):
         frame = frame.f_back
     return frame is not None and (frame.f_code.co_filename.startswith(_OPTIMIZERS) or is_of_an_optimizer(frame))
 

@@ -176,6 +176,7 @@ increment_version = torch._C._increment_version
 
 # Of many small tensors on the CPU at once.
 copy_each = torch._foreach_copy_
+add_to_each = torch._foreach_add_
 
 
 def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:

@@ -91,10 +91,14 @@ def _size(graph: Graph) -> int:
     return sum(map(_weight, graph.operations))
 
 
+# Operations that are an optimizer's whole step.
+_WHOLE_STEPS = ("aten._fused_", "xla.multi_tensor_")
+
+
 def _weight(operation: Operation) -> int:
     # The elements of a list are small operations, which XLA fuses; those of a fused optimizer's are a dozen each.
     elements = max(operation.plan.structure, default=1)
-    return max(1, elements if str(operation.plan.op).startswith("aten._fused_") else elements // 4)
+    return max(1, elements if str(operation.plan.op).startswith(_WHOLE_STEPS) else elements // 4)
 
 
 def _traffic(graph: Graph) -> int:

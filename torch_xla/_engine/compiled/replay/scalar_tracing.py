@@ -305,7 +305,7 @@ class HostTrace:
         result = func(*_without_numbers(args), **_without_numbers(kwargs))
         found: dict[int, str] = {}
         plan = _only_plan(tape.code[position:]) if tape is self._device.tape else None
-        if plan is not None and _name_of(plan.op) == getattr(func, "__name__", "").strip("_"):
+        if plan is not None and _name_of(plan.op) == _plain(getattr(func, "__name__", "")):
             # Arguments of the function that the operator does not take unchanged are not found.
             planned, named = plan.arguments
             names = [each.name for each in schema_of(plan.op).arguments]
@@ -372,8 +372,13 @@ def _only_plan(code: Sequence[Any]) -> Plan | None:
 
 
 def _name_of(operator: object) -> str:
-    """Return the name of an operator without its overload and without the suffix of in-place forms."""
-    return str(operator).removeprefix("aten.").partition(".")[0].strip("_")
+    """Return the name of an operator without its namespace, its overload and the suffix of in-place forms."""
+    name = str(operator)
+    return _plain(name.partition(".")[2] if name.count(".") > 1 else name)
+
+
+def _plain(name: str) -> str:
+    return name.partition(".")[0].strip("_")
 
 
 def _placed(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, HostNumber]]:

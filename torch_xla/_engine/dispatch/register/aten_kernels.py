@@ -20,6 +20,7 @@ from ..ops import (
     forward_mode_ad,
     mark_tensor,
     memory_assumptions,
+    optimizer_steps,
     packed_attention,
     synchronized_batch_norm,
     whole_composites,
@@ -104,6 +105,7 @@ def register_kernels() -> None:
     _libraries.append(register_quantiles())
     _libraries.append(synchronized_batch_norm.register_above_autograd())
     register_marking()
+    optimizer_steps.register_steps()
     _libraries.extend(unsupported_layouts.register_refusals())
     _libraries.extend(data_dependent_sizes.register_splits())
     register_autocast()

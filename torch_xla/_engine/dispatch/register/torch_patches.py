@@ -12,6 +12,7 @@ from ...compat.abi.class_calls import answer_calls_of
 from ...compat.names import torch as private
 from ...tensor.torch_generator import generator_for
 from ..ops.activation_checkpointing import patch_checkpoints
+from ..ops.optimizer_steps import as_one_adam, as_one_sgd
 from ..optimizer_state_init import with_first_momentum
 from ..recording_kernel import note_default_dtype
 from .autocast import set_default_dtype, with_default_dtype
@@ -52,6 +53,8 @@ def apply_patches() -> None:
     patch_list.run_backward.wrap(_in_the_callers_thread)
     patch_list.devices_of_flex_attention.wrap(_any_of_ours)
     patch_list.first_momentum.wrap(with_first_momentum)
+    patch_list.multi_tensor_adam.wrap(as_one_adam)
+    patch_list.multi_tensor_sgd.wrap(as_one_sgd)
     patch_list.library_impl.wrap(_for_our_key_too)
     for patch in patch_list.default_dtype.values():
         patch.wrap(_noting)

@@ -1,0 +1,127 @@
+"""Whole optimizer steps of PyTorch's multi-tensor implementations, each as one operation on lists.
+
+A rule calls the rules of the `_foreach_` operators in PyTorch's order, so the numbers are those of the separate calls.
+"""
+
+from typing import Any
+
+import jax
+import torch
+
+from ..machinery.lower_call import cast
+from ..machinery.registry import lowers, rule_of
+from ..machinery.xla_op_schemas import LIBRARY, define
+
+aten = torch.ops.aten
+
+Arrays = list[jax.Array]
+
+
+def _each(op: Any, arrays: Arrays, *others: Any, **options: Any) -> Arrays:
+    """Return the result of a `_foreach_` operator in the dtypes of `arrays`, as the operator by itself returns it."""
+    rule = rule_of(op)
+    assert rule is not None, op
+    found = rule.lower(arrays, *others, **options)
+    return [cast(new, old.dtype) for new, old in zip(found, arrays, strict=True)]
+
+
+def _define_in_place(name: str, arguments: str) -> None:
+    """Define the operator that writes its results to the lists that it is given."""
+    LIBRARY.define(f"{name}({arguments}) -> ()")
+    LIBRARY.impl(name, lambda *_: None, "Meta")
+
+
+# `decay` multiplies the parameters, `penalty` adds them to the gradients, `value` multiplies what gradients add; `None`
+# leaves that out.
+_ADAM = (
+    "Tensor{a}[] params, Tensor{b}[] exp_avgs, Tensor{c}[] exp_avg_sqs, Tensor{d}[] max_exp_avg_sqs, Tensor[] grads, "
+    "bool maximize, float? decay, float? penalty, float weight, float beta2, float value, float eps, "
+    "float[] bias_corrections2_sqrt, float[] step_sizes"
+)
+_SGD = (
+    "Tensor{a}[] params, Tensor{b}[] momentum_buffers, Tensor[] grads, bool maximize, float? penalty, float momentum, "
+    "float? value, bool nesterov, float minus_lr"
+)
+
+
+def _functional(arguments: str) -> str:
+    return arguments.format(a="", b="", c="", d="")
+
+
+def _in_place(arguments: str) -> str:
+    return arguments.format(a="(a!)", b="(b!)", c="(c!)", d="(d!)")
+
+
+def _like(*lists: list[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
+    return tuple([torch.empty_like(each) for each in tensors] for tensors in lists)
+
+
+ADAM = define(
+    f"multi_tensor_adam({_functional(_ADAM)}) -> (Tensor[], Tensor[], Tensor[], Tensor[])",
+    lambda *args: _like(*args[:4]),
+)
+SGD = define(f"multi_tensor_sgd({_functional(_SGD)}) -> (Tensor[], Tensor[])", lambda *args: _like(*args[:2]))
+_define_in_place("multi_tensor_adam_", _in_place(_ADAM))
+_define_in_place("multi_tensor_sgd_", _in_place(_SGD))
+
+
+@lowers(ADAM, separable=True)
+def multi_tensor_adam(
+    params: Arrays,
+    exp_avgs: Arrays,
+    exp_avg_sqs: Arrays,
+    max_exp_avg_sqs: Arrays,
+    grads: Arrays,
+    maximize: bool,
+    decay: Any,
+    penalty: Any,
+    weight: Any,
+    beta2: Any,
+    value: Any,
+    eps: Any,
+    bias_corrections2_sqrt: list[Any],
+    step_sizes: list[Any],
+) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+    """Do as `torch.optim.adam._multi_tensor_adam`, where the steps are counted on the host."""
+    if maximize:
+        grads = _each(aten._foreach_neg.default, grads)
+    if decay is not None:
+        params = _each(aten._foreach_mul.Scalar, params, decay)
+    if penalty is not None:
+        grads = _each(aten._foreach_add.List, grads, params, alpha=penalty)
+    exp_avgs = _each(aten._foreach_lerp.Scalar, exp_avgs, grads, weight)
+    exp_avg_sqs = _each(aten._foreach_mul.Scalar, exp_avg_sqs, beta2)
+    exp_avg_sqs = _each(aten._foreach_addcmul.Scalar, exp_avg_sqs, grads, grads, value)
+    largest = exp_avg_sqs
+    if max_exp_avg_sqs:
+        largest = max_exp_avg_sqs = _each(aten._foreach_maximum.List, max_exp_avg_sqs, exp_avg_sqs)
+    roots = _each(aten._foreach_sqrt.default, largest)
+    roots = _each(aten._foreach_div.ScalarList, roots, bias_corrections2_sqrt)
+    roots = _each(aten._foreach_add.Scalar, roots, eps)
+    params = _each(aten._foreach_addcdiv.ScalarList, params, exp_avgs, roots, step_sizes)
+    return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
+
+
+@lowers(SGD, separable=True)
+def multi_tensor_sgd(
+    params: Arrays,
+    momentum_buffers: Arrays,
+    grads: Arrays,
+    maximize: bool,
+    penalty: Any,
+    momentum: Any,
+    value: Any,
+    nesterov: bool,
+    minus_lr: Any,
+) -> tuple[Arrays, Arrays]:
+    """Do as `torch.optim.sgd._multi_tensor_sgd`, where every momentum exists or none is used."""
+    if maximize:
+        grads = _each(aten._foreach_neg.default, grads)
+    if penalty is not None:
+        grads = _each(aten._foreach_add.List, grads, params, alpha=penalty)
+    if momentum_buffers:
+        momentum_buffers = _each(aten._foreach_mul.Scalar, momentum_buffers, momentum)
+        factor = {} if value is None else {"alpha": value}
+        momentum_buffers = _each(aten._foreach_add.List, momentum_buffers, grads, **factor)
+        grads = _each(aten._foreach_add.List, grads, momentum_buffers, alpha=momentum) if nesterov else momentum_buffers
+    return _each(aten._foreach_add.List, params, grads, alpha=minus_lr), momentum_buffers
