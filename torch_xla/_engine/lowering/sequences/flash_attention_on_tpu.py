@@ -21,6 +21,9 @@ _SIDE = 128
 _LEAST_COLUMNS = 512
 _MOST_FEATURES = 256
 
+# The segment of each row and column, by batch: numbers from 0 on. A row sees the columns of its own segment alone.
+Segments = tuple[jax.Array, jax.Array]
+
 
 def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, is_causal: bool, scale: Any
@@ -52,6 +55,12 @@ def gradients(
 
 
 def _is_asked_for(query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, scale: Any) -> bool:
+    has_dropout = not isinstance(dropout_p, (int, float)) or dropout_p != 0
+    return bias is None and not has_dropout and takes(query, key, value, scale)
+
+
+def takes(query: jax.Array, key: jax.Array, value: jax.Array, scale: Any) -> bool:
+    """Return whether the kernel is there and takes such operands: (batch, head, row, feature)."""
     target = replica_axis.target_in_use()
     return (
         target is not None
@@ -66,19 +75,16 @@ def _is_asked_for(query: jax.Array, key: jax.Array, value: jax.Array, bias: Any,
         and query.shape[3] == key.shape[3] == value.shape[3] <= _MOST_FEATURES
         and key.shape[2] >= _LEAST_COLUMNS
         and query.shape[2] >= _SIDE
-        and bias is None
-        and isinstance(dropout_p, (int, float))
-        and dropout_p == 0
         and (scale is None or isinstance(scale, (int, float)))
     )
 
 
 def forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: Any, segments: Segments | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the output and the logarithms, by the kernel."""
+    """Return the output and the logarithms, by the kernel. What it gives for a row that sees nothing has no meaning."""
     rows = query.shape[2]
-    segments = _segments(query, key, is_causal)
+    segments = _segments(query, key, is_causal) if segments is None else _padded_segments(segments)
     query, key, value = _prepared(query, key, value)
     with jax.enable_x64(False), precision_of((query,)):
         output, total, largest = kernels.flash_attention(query, key, value, segments, is_causal, _scale(query, scale))
@@ -95,11 +101,12 @@ def backward(
     scale: Any,
     output: jax.Array,
     log_sum: jax.Array,
+    segments: Segments | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients of query, key and value, by the kernels."""
+    """Return the gradients of query, key and value, by the kernels. The logarithms must be finite."""
     rows, columns = query.shape[2], key.shape[2]
     key_shape, value_shape = key.shape, value.shape
-    segments = _segments(query, key, is_causal)
+    segments = _segments(query, key, is_causal) if segments is None else _padded_segments(segments)
     query, key, value = _prepared(query, key, value)
     grad, output = (_padded(each, 2) for each in (grad, output))
     # With the logarithm of the sum for the largest score the sum is 1.
@@ -143,7 +150,12 @@ def _of_shared_heads(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.sum(parts, 2, dtype=np.float32)
 
 
-def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> tuple[jax.Array, jax.Array] | None:
+def _padded_segments(segments: Segments) -> Segments:
+    rows, columns = segments
+    return _padded(rows, 1, -1), _padded(columns, 1, -2)
+
+
+def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> Segments | None:
     """Return segments that part the padding from the rest; none where there is none, or a causal mask hides it."""
     rows, columns = query.shape[2], key.shape[2]
     if columns % _SIDE == 0 or (is_causal and rows <= columns):
@@ -153,7 +165,7 @@ def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> tuple[jax.Ar
     return jnp.ones((batch, rows + -rows % _SIDE), np.int32), own.astype(np.int32)
 
 
-def _padded(array: jax.Array, axis: int) -> jax.Array:
+def _padded(array: jax.Array, axis: int, fill: int = 0) -> jax.Array:
     missing = -array.shape[axis] % _SIDE
     widths = [(0, missing if each == axis else 0, 0) for each in range(array.ndim)]
-    return lax.pad(array, jnp.zeros((), array.dtype), widths) if missing else array
+    return lax.pad(array, jnp.asarray(fill, array.dtype), widths) if missing else array

@@ -14,6 +14,7 @@ import torch
 from jax import lax
 
 from ..machinery.registry import lowers
+from . import flash_attention_on_tpu
 from .tiled_attention import SIDE, Tiles, Tiling, backward, forward
 
 aten = torch.ops.aten
@@ -154,6 +155,67 @@ def _tiles(
     return _Intervals((query, key, value), scale, (first, end), bias)
 
 
+class _Kernel:
+    """The TPU's kernel for packed sequences, whose segments are the sequences."""
+
+    def __init__(
+        self,
+        operands: tuple[jax.Array, jax.Array, jax.Array],
+        cumulative: tuple[jax.Array, jax.Array],
+        is_causal: bool,
+        scale: Any,
+    ) -> None:
+        query, key, value = (_packed(each) for each in operands)
+        self._options = query, key, value, is_causal, scale
+        (rows, _), (columns, _) = (
+            _sequences(starts.astype(np.int32), each.shape[2])
+            for starts, each in zip(cumulative, (query, key), strict=True)
+        )
+        count = cumulative[0].shape[0] - 1
+        lengths = cumulative[1][1:] - cumulative[1][:-1]
+        self._sees_nothing = (rows >= count) | (lengths[jnp.minimum(rows, count - 1)] == 0)
+        # The padding behind the last sequence is a segment of rows that no column is in.
+        self._segments = rows[None], jnp.where(columns >= count, np.int32(-1), columns)[None]
+
+    def forward(self) -> tuple[jax.Array, jax.Array]:
+        """Return the output by (row, head, feature) and the logarithms by (head, row)."""
+        output, log_sum = flash_attention_on_tpu.forward(*self._options, self._segments)
+        output = jnp.where(self._sees_nothing[:, None], jnp.zeros((), output.dtype), output)
+        return _unpacked(output), jnp.where(self._sees_nothing, -jnp.inf, log_sum)[0]
+
+    def backward(self, grad: jax.Array, output: jax.Array, log_sum: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the gradients of query, key and value by (row, head, feature)."""
+        given = _packed(output), jnp.where(self._sees_nothing, np.float32(0), log_sum)[None]
+        found = flash_attention_on_tpu.backward(_packed(grad), *self._options, *given, self._segments)
+        return tuple(_unpacked(each) for each in found)
+
+
+def _kernel(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    cum_seq_q: jax.Array | None,
+    cum_seq_k: jax.Array | None,
+    is_causal: bool,
+    scale: Any,
+    window: tuple[int | None, int | None],
+) -> _Kernel | None:
+    """Return the TPU's kernel if it computes this attention.
+
+    It has no windows. Its causal mask compares places among all rows and columns, which are those within a sequence
+    where queries and keys are divided alike: one tensor says both.
+    """
+    left, right = (None if each is None or each < 0 else int(each) for each in window)
+    is_causal = is_causal or right == 0
+    if cum_seq_q is None or cum_seq_k is None or left is not None or (right is not None and right > 0):
+        return None
+    if is_causal and (cum_seq_q is not cum_seq_k or query.shape[0] != key.shape[0]):
+        return None
+    if not flash_attention_on_tpu.takes(_packed(query), _packed(key), _packed(value), scale):
+        return None
+    return _Kernel((query, key, value), (cum_seq_q, cum_seq_k), is_causal, scale)
+
+
 @lowers(aten._flash_attention_forward.default)
 def flash_attention(
     query: jax.Array,
@@ -175,15 +237,16 @@ def flash_attention(
     block_table: jax.Array | None = None,
     num_splits: int | None = None,
 ) -> tuple[jax.Array, ...]:
-    window = window_size_left, window_size_right
-    tiles = _tiles(
-        query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window, seqused_k, alibi_slopes, block_table
-    )
-    output, logarithm, _ = forward(tiles)
-    if cum_seq_q is None:
-        output = jnp.swapaxes(output, 1, 2)
+    given = query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, (window_size_left, window_size_right)
+    kernel = _kernel(*given) if seqused_k is None and alibi_slopes is None and block_table is None else None
+    if kernel is not None:
+        output, logarithm = kernel.forward()
     else:
-        output, logarithm = _unpacked(output), logarithm[0]
+        output, logarithm, _ = forward(_tiles(*given, seqused_k, alibi_slopes, block_table))
+        if cum_seq_q is None:
+            output = jnp.swapaxes(output, 1, 2)
+        else:
+            output, logarithm = _unpacked(output), logarithm[0]
     state = jnp.zeros(2, np.uint64), jnp.zeros((), np.uint64)
     return output, logarithm.astype(np.float32), *state, jnp.zeros(0, query.dtype)
 
@@ -209,17 +272,25 @@ def flash_attention_backward(
     window_size_left: int | None = None,
     window_size_right: int | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    window = window_size_left, window_size_right
-    tiles = _tiles(query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window)
-    is_packed = cum_seq_q is not None
+    given = query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, (window_size_left, window_size_right)
+    kernel = _kernel(*given)
+    if kernel is not None:
+        grads = kernel.backward(grad_out, out, logsumexp)
+    else:
+        grads = _backward_in_tiles(_tiles(*given), cum_seq_q is not None, grad_out, out, logsumexp)
+    grad_query, grad_key, grad_value = (
+        each.astype(of.dtype) for each, of in zip(grads, (query, key, value), strict=True)
+    )
+    return grad_query, grad_key, grad_value
+
+
+def _backward_in_tiles(
+    tiles: _Intervals, is_packed: bool, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array
+) -> tuple[jax.Array, ...]:
     grad_out, out = (_packed(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in (grad_out, out))
     if tiles.dtype == np.float64:
         logsumexp = forward(tiles)[1]  # PyTorch keeps it in float32
     elif is_packed:
         logsumexp = logsumexp[None]
     *grads, _ = backward(tiles, out, logsumexp, grad_out)
-    back = (_unpacked(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in grads)
-    grad_query, grad_key, grad_value = (
-        each.astype(of.dtype) for each, of in zip(back, (query, key, value), strict=True)
-    )
-    return grad_query, grad_key, grad_value
+    return tuple(_unpacked(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in grads)
