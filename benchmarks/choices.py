@@ -3,13 +3,10 @@
     python -m benchmarks.choices [--layers 4] [--width 256] [--rounds 7] [--only-given-away]
                                  [--write docs/memory_by_choice.md]
 
-Decoder layers of GPT-2 are trained by SGD on 8 texts of 128 tokens. Memory is the planned peak of a step
-(`torch_xla.debug.plan`), in MiB. Steps are milliseconds of processor time, the ways in turn, and their ratio to the
-first way is the median of the turns' ratios. A CPU's memory is the host's, so values that are sent to the host do not
-move. The step in slices is pure (`is_step_pure=True`). The second table is about donated memory, with each way in a
-separate process: a tensor of 256 MiB becomes another one of its size, while the program references the old one. Memory
-is the peak of the process (`VmHWM`) beyond its memory with only the first tensor; the allocator returns freed memory at
-once (`MALLOC_MMAP_THRESHOLD_`), which it does not by default.
+Decoder layers of GPT-2 are trained by SGD on 8 texts of 128 tokens. Memory is the planned peak of a step; steps are
+milliseconds of processor time, the ways in turn. The step in slices is pure. In the second table a tensor of 256 MiB
+becomes another one of its size; memory is the process's peak (`VmHWM`) beyond the first tensor, with an allocator that
+returns freed memory at once (`MALLOC_MMAP_THRESHOLD_`).
 """
 
 import argparse

@@ -2,10 +2,9 @@
 
     python -m benchmarks.depth [--layers 1,6,12,24,48] [--mode training] [--rounds 3] [--write docs/benchmarks.md]
 
-"In stages" compiles layers that repeat once, as the xla device does by itself when it is worth it; "whole" forbids it
-(`XLA_STAGE_OPERATIONS=0`); `openxla` is the model under `torch.compile`, in stages as well. Compile seconds are those
-of all programs up to the third step, in a process of its own, with nothing on disk, and what PyTorch needs to trace a
-model is not among them. Steps follow each other, all kinds in turn. The ratios are to 6 layers, whole, and to whole.
+"In stages" compiles layers that repeat once, which is the default where it pays; "whole" forbids it
+(`XLA_STAGE_OPERATIONS=0`); `openxla` is the model under `torch.compile`, also in stages. Compile seconds are those of
+all programs up to the third step of a new process, without PyTorch's tracing. All kinds take turns.
 """
 
 import argparse

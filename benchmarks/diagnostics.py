@@ -2,12 +2,11 @@
 
     python -m benchmarks.diagnostics [--sets 3] [--turns 30] [--write docs/benchmarks.md]
 
-"none" is the engine with every hook taken out of its source (`benchmarks/hookless.py`; that it counts nothing is
-checked), in a separate process. A second process measures "off", which keeps no history (as `XLA_HISTORY=0`) but
-counts, "default", and "closely", with a listener for everything and eight frames, as a profile or
-`PT_XLA_DEBUG_LEVEL=2` has. The ways take turns, in changing order, and a ratio is the median of the turns' ratios. The
-table shows the median of the sets of processes and, in brackets, the least and the greatest: ratios to "none" depend on
-the memory layout of a process. A time is that of the recording thread alone: the device's work is the same.
+"none" is the engine without hooks (`benchmarks/hookless.py`), in a process of its own. A second process measures "off",
+which counts but keeps no history (`XLA_HISTORY=0`), "default", and "closely", with a listener for everything and eight
+frames, as under a profile or `PT_XLA_DEBUG_LEVEL=2`. The table has the median of several sets of processes, with the
+least and the greatest in brackets, because the ratio to "none" depends on the memory layout of a process. Times are
+those of the recording thread.
 """
 
 import argparse

@@ -2,11 +2,9 @@
 
     python -m benchmarks.dispatch [--blocks 100] [--write docs/benchmarks.md]
 
-Microseconds a call: the shortest of many blocks of 200 calls and, in brackets, their median, which says how much the
-machine did besides: what disturbs a block only makes it longer. On the xla device an operation is only recorded;
-between two blocks the device runs what it was given, outside the measured time. In eager mode it is run at once, but
-constants and random numbers for new memory wait for the operation that reads them. The time of a step is that of the
-thread that starts it, while the device is idle.
+Microseconds a call: the shortest of many blocks of 200 calls, and their median in brackets. The device runs between the
+blocks, outside the measured time. In eager mode constants and random numbers for new memory wait for the operation that
+reads them. A step's time is that of the thread that starts it, while the device is idle.
 """
 
 import argparse

@@ -26,10 +26,6 @@ PARTS: dict[str, list[str]] = {
         "run", "--workloads", "mlp,gpt2_like,llama_like", "--dtypes", "bfloat16", "--contestants", QUICK,
         "--picture", "bfloat16",
     ],
-    "batches": [
-        "run", "--workloads", "encoder,gpt2_like", "--modes", "inference", "--batches", "1,8,32",
-        "--contestants", QUICK,
-    ],
     "decode": ["decode", "--rounds", "3", "--batches", "1"],
     "host": ["dispatch"],
     "narrow": ["host"],

@@ -2,9 +2,9 @@
 
     python -m benchmarks.former PYTHON [--workloads mlp,gpt2_like] [--rounds 5] [--write docs/benchmarks.md]
 
-the same models and steps (forward, loss, backward, AdamW, `torch_xla.sync()`) in two processes that are asked in turns:
-one has this package, the other what the interpreter `PYTHON` finds, for which an environment is made by `pip install
-torch==2.9.0 torch_xla==2.9.0 numpy`. A ratio is the median of the ratios of the turns.
+The same models and steps (forward, loss, backward, AdamW, `torch_xla.sync()`) in two processes that take turns: one has
+this package, the other that of the interpreter `PYTHON` (`pip install torch==2.9.0 torch_xla==2.9.0 numpy`). A ratio is
+the median of the turns' ratios.
 """
 
 import argparse

@@ -2,10 +2,8 @@
 
     python -m benchmarks.growth [--quick] [--write docs/benchmarks.md]
 
-Compile time against layers is `python -m benchmarks.depth`'s. Steps are those of `benchmarks.run`, sent off one after
-the other; "recording" is the time until a step can be sent off while the device is idle; a look-up is what a step does
-to find its program by what it has recorded. The programs that fill the cache are recorded, not compiled: a look-up
-compares keys.
+"recording" is the time until a step can be started while the device is idle. A look-up finds a step's program by what
+was recorded; the programs that fill the cache are recorded and not compiled. `benchmarks.depth` measures compile time.
 """
 
 import argparse

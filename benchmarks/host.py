@@ -2,12 +2,11 @@
 
     python -m benchmarks.host [--rounds 20] [--steps 20] [--write docs/benchmarks.md]
 
-A step is forward, loss, zero_grad, backward and AdamW, on one sequence of eight tokens. Steps are sent off one after
-the other, with a wait at the end of each turn; contestants take turns in one process with one thread of PyTorch's, and
-a ratio is the median of the turns' ratios. "openxla" compiles the model and records the optimizer. The second table
-splits a step. "recording" is the program's Python, PyTorch's dispatch and autograd, and our recording; "starting" finds
-the program and starts it; "XLA" is the time in which XLA:CPU runs programs, a bound for every contestant that uses XLA.
-"host" is the time of the calling thread for a step while the device is idle.
+A step is forward, loss, zero_grad, backward and AdamW, on one sequence of eight tokens. Contestants take turns in one
+process with one PyTorch thread, and wait at the end of each turn. "openxla" compiles the model and records the
+optimizer. In the second table "recording" is the program's Python, PyTorch's dispatch and autograd, and our recording;
+"starting" finds the program and starts it; "XLA" runs it; "host" is the time of the calling thread while the device is
+idle.
 """
 
 import argparse

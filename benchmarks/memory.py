@@ -2,11 +2,9 @@
 
     python -m benchmarks.memory [--workload gpt2_like] [--contestants eager,ours,replay] [--write docs/benchmarks.md]
 
-The result is the median of three processes: XLA frees a program's intermediate values at a random time after the end of
-the program. There are two numbers: the peak of the whole run, including compilation, and the peak of the steps after
-the first ones, started without waiting for each. Both are relative to the memory of the process after it has trained a
-small MLP in the same way, so that late-loaded libraries and the started device do not count. Linux only: the high-water
-mark is read and reset in `/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
+Peaks of memory beyond what the process holds after it has trained a small MLP: of the steps after the first ones,
+started without a wait, and of the whole run with its compilations. The median of three processes, because XLA frees a
+program's intermediate values at a random time after its end. Linux only: `/proc` has the mark, and can reset it.
 
 On the CPU the xla device keeps freed memory for the next step, as accelerators do. These numbers include it unless
 `XLA_KEEP_HOST_MEMORY=0` is set, so contestants on xla are measured both ways. "donated" is the number of inputs of the

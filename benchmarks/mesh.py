@@ -3,12 +3,11 @@
     python -m benchmarks.mesh [--models gpt2_like,llama_like] [--layouts data,fsdp,tensor,both] [--rounds 5]
         [--growth 4,16,64,256] [--write docs/benchmarks.md]
 
-For each model and layout, in turns in one process: a training step (AdamW, no dropout) that was run before, and the
-first one, recording and compiling included, ours over JAX's. "alone" is our step over ours on one device with the same
-whole batch, in a separate process just before, and "recording" the thread's processor time until a step is recorded
-over that without SPMD. "memory" is XLA's peak of a device for the program of a step, ours over JAX's. Virtual devices
-share the machine's cores, so only ratios are meaningful. For more devices than there are, the step is planned: recorded
-and compiled, with FSDP, and not run; in seconds of processor time.
+For each model and layout, in turns in one process: a training step (AdamW, no dropout), and the first one with
+recording and compiling, ours over JAX's. "alone" is our step over ours on one device with the same batch; "recording"
+the thread's processor time to record a step, over that without SPMD; "memory" XLA's peak of a device, ours over JAX's.
+Virtual devices share the machine's cores, so only ratios mean something. A step for more devices than there are is
+planned with FSDP: recorded and compiled, not run; seconds of processor time.
 """
 
 import argparse

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks import machine
 
-TITLE = "# Benchmarks"
+TITLE = "# How fast it is: benchmarks on the CPU"
 
 
 def section(text: str, heading: str) -> str:

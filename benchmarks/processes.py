@@ -3,12 +3,10 @@
     python -m benchmarks.processes [--processes 2] [--what steps,collectives,start] [--workload gpt2_like] [--rounds 7]
         [--write docs/benchmarks.md]
 
-"steps": a step of training with a batch of the same size for all processes together. Ours by `DistributedDataParallel`
-and by `XlaFullyShardedDataParallel`, eager PyTorch by `DistributedDataParallel` over gloo, one process with the whole
-batch while the others wait, and the same by hand in JAX.
-"collectives": one all-reduce of 1 kB, 1 MB and 32 MB that is waited for, ours and gloo's called by PyTorch.
-"start": the time of N processes from `launch` to the end of their first collective, N = 1, 2, 4, 8.
-Ratios are medians over the rounds of measurements side by side.
+Collectives: an all-reduce that is waited for, ours and gloo's called by PyTorch. Steps: all processes together have a
+batch of the same size, as `DistributedDataParallel` and `XlaFullyShardedDataParallel`, eager PyTorch over gloo, one
+process with the whole batch while the others wait, and JAX by hand. Start: seconds from `launch` to the end of the
+first collective. Ratios are medians over rounds of measurements side by side.
 """
 
 import argparse

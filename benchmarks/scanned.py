@@ -2,11 +2,10 @@
 
     python -m benchmarks.scanned [--layers 50] [--width 128] [--tokens 256] [--rounds 7] [--write docs/benchmarks.md]
 
-Decoder layers of GPT-2 are trained by SGD; "scanned, pure" is `scan_layers(..., is_layer_pure=True)`. Compile seconds
-are those of all programs up to the third step, with nothing on disk; tracing is in the rest of those steps. Steps are
-milliseconds of processor time, of all kinds in turn; their ratio is the median of the turns' ratios. Memory is the
-peak of a step's plan (`torch_xla.debug.plan`). "One layer" is a stack of one; "scanned, pure" finds the
-programs of "scanned" compiled.
+Decoder layers of GPT-2 are trained by SGD; "scanned, pure" is `scan_layers(..., is_layer_pure=True)` and finds the
+programs of "scanned" compiled; "one layer" is a stack of one. Compile seconds are those of all programs up to the third
+step; tracing is in the rest of these steps. Steps are milliseconds of processor time, all kinds in turn. Memory is the
+peak of a step's plan (`torch_xla.debug.plan`).
 """
 
 import argparse

@@ -2,9 +2,8 @@
 
     python -m benchmarks.second_process [--workloads encoder,gpt2_like] [--rounds 3] [--write docs/benchmarks.md]
 
-Times are from the first operation to the end of the first step, and to the end of the second, which is the same
-program. Imports, which are the same for both, are not in them. "a step" is what one takes once everything is there: no
-second process can be faster. Each process is a new one.
+Seconds from the first operation to the end of the first step and of the second, which is the same program, in a new
+process each time. Imports are not included. "a step" is the lower bound: a step when everything is compiled.
 """
 
 import argparse

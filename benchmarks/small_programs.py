@@ -2,10 +2,9 @@
 
     python -m benchmarks.small_programs [--only lbfgs,recurrence] [--rounds 7] [--write docs/benchmarks.md]
 
-Each step is plain PyTorch on a model of a few thousand parameters. "recorded" is the step followed by a sync, "replay"
-the same function under `torch_xla.compile(replay=True)`, where it reads nothing on the host. The first three losses of
-both must be those of eager PyTorch. Times are milliseconds a step, the ratio is the median of the ratios of rounds that
-were measured side by side.
+Plain PyTorch on models of a few thousand parameters, in milliseconds a step: "recorded" ends with a sync, "replay" is
+the same function under `torch_xla.compile(replay=True)`, where it reads nothing on the host. The first three losses
+must be those of eager PyTorch. A ratio is the median of the ratios of rounds side by side.
 """
 
 import argparse

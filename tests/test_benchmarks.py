@@ -110,7 +110,7 @@ def test_a_section_of_the_page_is_replaced_and_the_others_stay(tmp_path: Path) -
     page.put(written, "## One", "1")
     page.put(written, "## Two", "2")
     page.put(written, "## One", "uno")
-    assert written.read_text() == "# Benchmarks\n\n## One\n\nuno\n\n## Two\n\n2\n"
+    assert written.read_text() == f"{page.TITLE}\n\n## One\n\nuno\n\n## Two\n\n2\n"
 
 
 def test_the_readme_has_the_other_package_s_figures_once_they_were_measured() -> None:

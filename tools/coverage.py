@@ -1,16 +1,16 @@
-"""Says of every aten overload how it runs on `xla`, and writes docs/operators.md.
+"""Say how each aten overload runs on `xla`, and write docs/operators.md.
 
-    python tools/coverage.py            # the summary
-    python tools/coverage.py --write    # docs/operators.md
+    python tools/coverage.py              # the summary
+    python tools/coverage.py glu glu_jvp  # the overloads of two operators
+    python tools/coverage.py --list CPU   # all overloads of one kind
+    python tools/coverage.py --write      # docs/operators.md
 
-It looks at what is registered; it runs nothing. Whether results are right is the question of `python -m tests.opinfo`.
+It reads what is registered and runs nothing. `python -m tests.opinfo` checks whether results are right.
 """
 
 import argparse
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -41,6 +41,9 @@ _OTHERS = re.compile(
     r"jagged|coo|csr|csc|bsr|bsc|coalesced?|crow|ccol|fake_quantize|q_per|q_scale|q_zero|int_repr|int4|int8pack|wint|"
     r"sobol|dense_dim|to_padded|from_padded|spdiags)(_|$|\d)"
 )
+
+# Refused operators that the page does not name: internal ones, and those of one library.
+_LEFT_OUT = re.compile("^`_|cudnn|fbgemm|miopen|mkldnn|mps|vulkan")
 
 
 def kind_of(name: str) -> str:
@@ -92,57 +95,52 @@ def summary(found: dict[str, dict[str, str]]) -> str:
 
 
 def page(found: dict[str, dict[str, str]]) -> str:
-    """docs/operators.md."""
+    """Return the text of docs/operators.md."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for operator, reason in ON_THE_CPU.items():
+        by_reason[reason].append(f"`{operator}`")
     parts = [
         "# Which operators run on `xla`, and how",
-        f"How every aten overload of PyTorch {torch.__version__.partition('+')[0]} runs on `xla`. Written by "
-        "`python tools/coverage.py --write`; whether results are right is what `python -m tests.opinfo` checks.",
+        f"How the aten overloads of PyTorch {torch.__version__.partition('+')[0]} run. An operator that this page does "
+        "not name runs on the device; `python tools/coverage.py glu glu_jvp` lists the overloads of two. "
+        "Whether results are right is [another page](operator_database.md). "
+        "`python tools/coverage.py --write` writes this one.",
         summary(found),
         "## On the CPU, by decision",
-        "\n".join(["| operator | reason |", "|---|---|", *(f"| `{op}` | {why} |" for op, why in ON_THE_CPU.items())]),
-        "## Operators whose overloads all run alike",
-        *_alike(found),
-        "## Operators whose overloads differ",
-        "\n".join(["| overloads | operators |", "|---|---|", *_rows(found)]),
+        "\n".join(f"- {', '.join(operators)}: {reason}." for reason, operators in by_reason.items()),
+        "## Operators with an overload that runs on the CPU",
+        ", ".join(_named(found, "CPU")),
+        "## Operators that are refused",
+        "Operators of other libraries (`cudnn`, `fbgemm`, `miopen`, `mkldnn`, `mps`, `vulkan` in the name), and:",
+        ", ".join(name for name in _named(found, "refused") if not _LEFT_OUT.search(name)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _alike(found: dict[str, dict[str, str]]) -> Iterator[str]:
-    """Yield a heading for each kind, and the operators of that kind alone, a line for each initial letter."""
-    for kind in KINDS:
-        names = [base for base, kinds in found.items() if set(kinds.values()) == {kind}]
-        lines = [", ".join(f"`{name}`" for name in group) for _, group in groupby(names, key=_initial)]
-        if lines:
-            yield f"### {kind}"
-            yield "\n\n".join(lines)
-
-
-def _initial(name: str) -> str:
-    return "_" if name.startswith("_") else name[0]
-
-
-def _rows(found: dict[str, dict[str, str]]) -> list[str]:
-    """Return the table of operators whose overloads are of several kinds; operators that differ alike share a row."""
-    alike: dict[str, list[str]] = defaultdict(list)
+def _named(found: dict[str, dict[str, str]], kind: str) -> list[str]:
+    """Return the operators with overloads of `kind`, followed by these overloads if others are of another kind."""
+    named = []
     for base, kinds in found.items():
-        by_kind: dict[str, list[str]] = defaultdict(list)
-        for overload, kind in kinds.items():
-            by_kind[kind].append(overload)
-        if len(by_kind) > 1:
-            alike["; ".join(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())].append(f"`{base}`")
-    return [f"| {pattern} | {', '.join(names)} |" for pattern, names in sorted(alike.items())]
+        overloads_of_kind = [overload for overload, each in kinds.items() if each == kind]
+        if overloads_of_kind:
+            alike = len(overloads_of_kind) == len(kinds)
+            named.append(f"`{base}`" if alike else f"`{base}` ({', '.join(overloads_of_kind)})")
+    return named
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--list", help="print the overloads of one kind")
+    parser.add_argument("operators", nargs="*", help="print how the overloads of these run")
     args = parser.parse_args()
     found = overloads()
     if args.list:
         print(*(f"{base}.{o}" for base, kinds in found.items() for o, k in kinds.items() if k == args.list), sep="\n")
-    print(summary(found))
+    for name in args.operators:
+        print(*(f"{name}.{overload}: {kind}" for overload, kind in found[name].items()), sep="\n")
+    if not args.operators:
+        print(summary(found))
     if args.write:
         PAGE.write_text(page(found))
 

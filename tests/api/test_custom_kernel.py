@@ -55,7 +55,7 @@ def test_attention_refuses_sizes_that_do_not_fit() -> None:
     q = torch.ones(1, 2, 4, 8, device="xla")
     with pytest.raises(ValueError, match=r"got \[1, 2, 4, 8\], \[1, 3, 4, 8\] and \[1, 3, 4, 8\]"):
         flash_attention(q, torch.ones(1, 3, 4, 8, device="xla"), torch.ones(1, 3, 4, 8, device="xla"))
-    with pytest.raises(ValueError, match="segment ids of both queries and keys, or of none"):
+    with pytest.raises(ValueError, match="segment ids of both queries and keys, or of neither"):
         flash_attention(q, q, q, q_segment_ids=torch.zeros(1, 4, device="xla"))
 
 
@@ -111,5 +111,8 @@ def test_a_kernel_in_pallas_is_interpreted_on_the_cpu_and_says_so() -> None:
         result = kernel(x.to("xla"), y.to("xla"))
     torch.testing.assert_close(result.cpu(), x * 2 + y)
     wrong = make_kernel_from_pallas(scaled, lambda x, y: [(x.shape, torch.int32)])
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="the kernel scaled gave .* promised"):
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(ValueError, match="the kernel scaled returned .* output_shape_dtype_fn gives"),
+    ):
         wrong(x.to("xla"), y.to("xla"))

@@ -113,7 +113,7 @@ def test_prompts_are_filled_up_on_the_left() -> None:
     assert padded["input_ids"].tolist() == [[2, 4, 5, 6], [2, 7, 8, 9]]
     assert padded["attention_mask"].tolist() == [[0, 0, 1, 1], [0, 1, 1, 1]]
     assert [pad_prompts(torch.ones(1, n))["input_ids"].shape[1] for n in (1, 16, 17, 40)] == [16, 16, 32, 64]
-    with pytest.raises(ValueError, match="3 tokens is longer than the largest bucket, 2"):
+    with pytest.raises(ValueError, match="3 tokens; the largest bucket is 2"):
         pad_prompts(ids, buckets=(2,))
     with pytest.raises(ValueError, match=r"shape \(batch,\); got \[2, 3\]"):
         decode(lambda token, state: (token, state), ids, (), 3)

@@ -92,7 +92,7 @@ def test_lists_have_shapes() -> None:
     assert xu.shape([]) == [0]
     assert xu.shape([[1], [2], [3]]) == [3, 1]
     assert xu.shape(([[]], [[]])) == [2, 1, 0]
-    with pytest.raises(ValueError, match="different shapes"):
+    with pytest.raises(ValueError, match="expected parts of one shape"):
         xu.shape([[1], [2, 3]])
 
 

@@ -8,11 +8,13 @@ from torch_xla._engine.compat.patch import ALL, Patch
 
 PAGE = Path(__file__).parents[2] / "docs" / "patches.md"
 
+_MOST_NAMES = 4  # of a row
+
 _HEAD = """# Patches: what we change in PyTorch and JAX, and until when
 
-Written from `torch_xla/_engine/compat/patch_list.py` by `python -m tests.patches --write`. The list also names the test
-that fails without each patch: `python -m tests.patches torch.Tensor.is_xla` leaves one out and runs its test, and
-without a name it does so with all. Before you support a new release, look for rows whose condition it fulfils.
+`python -m tests.patches --write` writes this page from `torch_xla/_engine/compat/patch_list.py`, which has all names,
+and the test that fails without each patch. `python -m tests.patches torch.Tensor.is_xla` leaves one out and runs its
+test; without a name it does so for all. A new release may fulfil the condition of a row: then remove the patch.
 
 ## Attributes
 
@@ -42,4 +44,6 @@ def text() -> str:
 def _row(patches: list[Patch]) -> str:
     owner = patches[0].names[0].rpartition(".")[0]
     names = [f"`{patches[0].names[0]}`", *(f"`{patch.names[0].removeprefix(owner)}`" for patch in patches[1:])]
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES - 1 :] = [f"{len(names) - _MOST_NAMES + 1} more"]
     return f"| {', '.join(names)} | {patches[0].why} | {patches[0].until} |\n"

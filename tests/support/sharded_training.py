@@ -231,9 +231,9 @@ def other_libraries_are_given_parts_or_told() -> None:
     t = host.to("xla")
     xs.mark_sharding(t, LINE, ("fsdp", None))
     for call, words in (
-        (lambda: to_dlpack(t), "lies on 4 devices, and a capsule is of one"),
-        (lambda: torch.to_dlpack(t), "lies on 4 devices, and a capsule is of one"),  # type: ignore[attr-defined]
-        (lambda: torch_xla._XLAC._unsafe_buffer_pointer(t), "its memory has no one address"),
+        (lambda: to_dlpack(t), "is on 4 devices; a capsule has one"),
+        (lambda: torch.to_dlpack(t), "is on 4 devices; a capsule has one"),  # type: ignore[attr-defined]
+        (lambda: torch_xla._XLAC._unsafe_buffer_pointer(t), "its memory has several addresses"),
         (lambda: torch_xla.launch(print), "under SPMD one process drives all devices"),
     ):
         try:

@@ -13,20 +13,19 @@ from .results import BAD, Results
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch_tests.md"
 REASONS = Path(__file__).with_name("reasons.toml")
 
-_HEAD = """# PyTorch's own tests
+_HEAD = """# Which of PyTorch's own tests pass
 
 ```
-apt-get source pytorch  # from Debian, or PyTorch's sources from anywhere else; nothing of them is in this repository
+apt-get source pytorch  # from Debian, or PyTorch's sources from elsewhere; this repository has none of them
 python -m tools.pytorch_tests pytorch-2.6.0/test                        # every file, on the CPU and on xla
 python -m tools.pytorch_tests pytorch-2.6.0/test test_view_ops -k flat  # some of it
-python -m tools.pytorch_tests pytorch-2.6.0/test --write                # this page, from what was run
+python -m tools.pytorch_tests pytorch-2.6.0/test --write                # this page, from the last runs
 TORCH_TEST_DEVICES=tools/pytorch_test_base.py python pytorch-2.6.0/test/test_torch.py -k test_put_xla  # as PyTorch does
 ```
 
-PyTorch's test files make tests of themselves for each device. Those for the CPU, run without this package, are the
-measure. A test that passes there is run on `xla`, where it passes, is skipped (PyTorch means it for other devices),
-fails, takes longer than the patience of the run, or ends its process. Tests run in a process of their own, which can
-hang or crash without ending the run. XLA compiles quickly for these runs, not well (`tests/support/compiler.py`).
+A test that passes on the CPU without this package is run on `xla`. There it passes, is skipped (PyTorch means it for
+other devices), fails, takes too long, or ends its process. Each runs in its own process. XLA optimises less in these
+runs (`tests/support/compiler.py`).
 
 """
 
@@ -72,7 +71,10 @@ def _why(every: Sequence[Results], where: str) -> str:
                 continue
             full = f"{results.name}.{test}"
             why = next((r["why"] for r in reasons if any(fnmatchcase(full, p) for p in r["tests"])), None)
-            (said[why] if why else unexplained).append(f"- `{full}`: {_told(ending)}")
+            if why is None:
+                unexplained.append(f"- `{full}`: {_told(ending)}")
+            else:
+                said[why].append(f"- `{full}`" + (f": {ending['outcome']}" if ending["outcome"] != "failed" else ""))
     text = "".join(f"\n{why.strip()}\n\n" + "\n".join(lines) + "\n" for why, lines in said.items() if lines)
     return text + ("\nNot looked into yet:\n\n" + "\n".join(unexplained) + "\n" if unexplained else "")
 
@@ -81,8 +83,8 @@ def _versions(every: Sequence[Results]) -> str:
     sampled = [r for r in every if r.devices["cpu"] and len(r.devices["cpu"]) < len(r.tests)]
     text = f"PyTorch {version('torch').partition('+')[0]} and JAX {version('jax')} on the CPU, tests of PyTorch 2.6.\n"
     if sampled:
-        text += "Of a long file a part was run: one test of n, by the checksum of its name (`--every`, `--seed`).\n"
-    text += "`of` counts those that were run on `xla` and are meant for it; of several files only the first were.\n"
+        text += "Of a long file one test of n was run, by the checksum of its name (`--every`, `--seed`).\n"
+    text += "`of` counts the tests that ran on `xla` and are meant for it: of some files only the first.\n"
     return text + "\n"
 
 

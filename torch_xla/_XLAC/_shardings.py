@@ -166,12 +166,12 @@ def _global_tensor_from_cpu_shards(
     the parts make together. Raises `RuntimeError` for parts of another number or size.
     """
     if not shards_:
-        raise RuntimeError("_global_tensor_from_cpu_shards(): there are no shards")
+        raise RuntimeError("_global_tensor_from_cpu_shards(): there are no shards; give one for each device")
     first = shards_[0]
     counts = sharding.tiles.shape[:-1] if sharding.tile_assignment else (1,) * first.dim()
     if first.dim() != len(counts):
         raise RuntimeError(
-            f"_global_tensor_from_cpu_shards(): the sharding {sharding} is one of {len(counts)} dimensions; the first "
+            f"_global_tensor_from_cpu_shards(): the sharding {sharding} has {len(counts)} dimensions; the first "
             f"shard has the shape {list(first.shape)}"
         )
     size = [length * count for length, count in zip(first.shape, counts, strict=True)]

@@ -54,7 +54,7 @@ class GraphInputMatcher:
             elif number == _XLAC._get_seed_info_id():
                 found.append(_XLAC._get_base_seed_as_tensor())
             elif value is None:
-                raise ValueError(f"GraphInputMatcher: no argument is known for the tensor {number}, which is one")
+                raise ValueError(f"GraphInputMatcher: no argument is known for the tensor {number}, which has no value")
             else:
                 found.append(value)
         return found

@@ -50,7 +50,9 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[objec
     if isinstance(result, tuple | list):
         result = Op.tuple(result, builder)
     if not isinstance(result, Op):
-        raise TypeError(f"{name!r} gives an Op, or a tuple of them; it gave a {type(result).__name__}")
+        raise TypeError(
+            f"create_computation({name!r}): fn must return an Op or a tuple of them, not a {type(result).__name__}"
+        )
     return result.build(name)
 
 

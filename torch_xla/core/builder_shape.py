@@ -99,7 +99,7 @@ class Shape:
 
     def _tuple(self) -> tuple[Any, ...]:
         if not isinstance(self._described, tuple):
-            raise TypeError(f"this is no tuple, but {self!r}")
+            raise TypeError(f"expected the Shape of a tuple, not {self!r}")
         return self._described
 
     def __repr__(self) -> str:

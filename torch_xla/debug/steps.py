@@ -37,7 +37,7 @@ def check_values() -> AbstractContextManager[None]:
 
     On an XLA device an index that is out of range reads the nearest element or writes nothing, and an integer divided
     by zero is some number. In the block each operation that has such values (indices, class numbers, probabilities,
-    integer divisors, …: docs/wrong_results.md lists them) also reports on them, on the device. The next wait (a value
+    integer divisors, …: docs/troubleshooting.md lists them) also reports on them, on the device. The next wait (a value
     that is read, `sync(wait=True)`, the end of the block) raises what PyTorch raises on the CPU (`IndexError`,
     `RuntimeError`), with the operator, the value, its place and the line of your program. The bad step is complete
     then, with what it computed from the value.

@@ -68,7 +68,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
                 self._dims.setdefault(place, set()).update(marked)
         for place in self._dims:
             if place >= len(args) or not isinstance(args[place], torch.Tensor):
-                raise ValueError(f"argument {place} has sizes that change, and is no tensor")
+                raise ValueError(f"bucketed(): argument {place} has sizes that change; expected a tensor")
         traced = self._traced_for(args)
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         counts = _sizes_of(traced, tensors)
@@ -96,7 +96,9 @@ class bucketed:  # noqa: N801 - it is called as a function is
             return next_power_of_two(size)
         fitting = [bucket for bucket in sorted(self._buckets) if bucket >= size]
         if not fitting:
-            raise ValueError(f"a size of {size} is above the largest bucket, {max(self._buckets)}")
+            raise ValueError(
+                f"bucketed(): a size of {size} is above the largest bucket, {max(self._buckets)}; add a larger one"
+            )
         return fitting[0]
 
 
@@ -109,7 +111,7 @@ def _sizes_of(traced: _buckets.TracedForSizes, tensors: Sequence[torch.Tensor]) 
                 continue
             if found.setdefault(str(name), size) != size:
                 raise ValueError(
-                    f"a tensor of shape {list(tensor.shape)} has {size} where the first call, and others of this call, "
-                    f"had equal sizes ({found[str(name)]} here)"
+                    f"bucketed(): sizes that were equal in the first call are {found[str(name)]} and {size} now, the "
+                    f"latter of a tensor of shape {list(tensor.shape)}"
                 )
     return tuple(found[symbol] for symbol in traced.symbols)

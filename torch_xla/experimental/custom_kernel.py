@@ -105,7 +105,7 @@ def make_kernel_from_pallas(
         results = list(result) if isinstance(result, list | tuple) else [result]
         given = [(tuple(each.shape), each.dtype) for each in results]
         if given != promised:
-            raise ValueError(f"the kernel {name} gave {given}, where output_shape_dtype_fn promised {promised}")
+            raise ValueError(f"the kernel {name} returned {given}; output_shape_dtype_fn gives {promised}")
         return results[0] if len(results) == 1 else tuple(results)
 
     return call

@@ -171,7 +171,7 @@ def pad_prompts(
         found = [bucket for bucket in sorted(buckets) if bucket >= length]
         if not found:
             raise ValueError(
-                f"a prompt of {length} tokens is longer than the largest bucket, {max(buckets, default=0)}"
+                f"pad_prompts(): a prompt has {length} tokens; the largest bucket is {max(buckets, default=0)}"
             )
         width = found[0]
     missing = (width - length, 0)

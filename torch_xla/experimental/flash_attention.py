@@ -41,7 +41,7 @@ class FlashAttention(torch.autograd.Function):
     def prepare_segment_ids(q_segment_ids: Tensor | None, kv_segment_ids: Tensor | None) -> Any:
         """Return both arguments: a pair of tensors, or `(None, None)`. Raises `ValueError` if only one is given."""
         if (q_segment_ids is None) is not (kv_segment_ids is None):
-            raise ValueError("flash attention takes segment ids of both queries and keys, or of none")
+            raise ValueError("flash_attention() takes segment ids of both queries and keys, or of neither")
         return q_segment_ids, kv_segment_ids
 
     @staticmethod
@@ -115,7 +115,7 @@ def flash_attention(
         sizes = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         raise ValueError(f"flash_attention() takes q, k and v of sizes [batch, heads, length, width]; got {sizes}")
     if (q_segment_ids is None) is not (kv_segment_ids is None):
-        raise ValueError("flash_attention() takes segment ids of both queries and keys, or of none")
+        raise ValueError("flash_attention() takes segment ids of both queries and keys, or of neither")
     if ab is not None:
         ab = ab.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     if torch.compiler.is_compiling() or is_traced():  # also in the body of a scan

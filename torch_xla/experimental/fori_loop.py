@@ -117,8 +117,8 @@ def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[object, ...]) 
     if len(after) != len(value):
         given = f"{len(value)} value{'s' if len(value) > 1 else ''}"
         raise ValueError(
-            f"the body of fori_loop takes {given} and returned {len(after)}: several are arguments of their own, "
-            "`fori_loop(lower, upper, body, a, b)`, and the body returns as many, a tuple of them"
+            f"fori_loop(): the body takes {given} and returned {len(after)}. Pass several values as arguments, "
+            "`fori_loop(lower, upper, body, a, b)`, and return as many in a tuple"
         )
     if not torch.compiler.is_dynamo_compiling():
         while_loops.check_carried("fori_loop", *pytree.tree_flatten(value), after)

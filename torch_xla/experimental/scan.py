@@ -190,7 +190,7 @@ def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
 def _check_lengths(xs: object) -> None:
     tensors = scan_loop.tensors_in(xs)
     if not tensors:
-        raise ValueError("scan() needs at least one tensor in `xs`, which tells how many rounds there are")
+        raise ValueError("scan() needs at least one tensor in `xs`, whose length is the number of rounds")
     lengths = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
     if len(lengths) != 1 or None in lengths:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
@@ -216,7 +216,7 @@ def split(seq: Sequence[object], *part_lengths: int) -> tuple[Sequence[Any], ...
     """
     if sum(part_lengths) != len(seq):
         raise ValueError(
-            f"parts of {list(part_lengths)} make {sum(part_lengths)} elements; the sequence has {len(seq)}"
+            f"split(): parts of {list(part_lengths)} make {sum(part_lengths)} elements; the sequence has {len(seq)}"
         )
     found, start = [], 0
     for length in part_lengths:

@@ -54,7 +54,7 @@ class SplashAttentionConfig:
         found: dict[str, Any] = json.loads(json_str)
         unknown = sorted(set(found) - {field.name for field in fields(cls)})
         if unknown:
-            raise ValueError(f"a SplashAttentionConfig has no {unknown[0]!r}")
+            raise ValueError(f"SplashAttentionConfig.from_json(): unknown field {unknown[0]!r}")
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
         }

@@ -64,7 +64,7 @@ class XlaQuantizedLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         if block_size != -1 and input_dim % block_size:
-            raise ValueError(f"blocks of {block_size} do not divide {input_dim} inputs")
+            raise ValueError(f"XlaQuantizedLinear(): block_size={block_size} does not divide input_dim={input_dim}")
         self.input_dim, self.output_dim, self.is_symmetric = input_dim, output_dim, is_symmetric
         self.block_size, self.int4_weight, self.quantize_activation = block_size, int4_weight, quantize_activation
         self._size = (output_dim, input_dim) if block_size == -1 else (input_dim // block_size, block_size, output_dim)
@@ -87,14 +87,17 @@ class XlaQuantizedLinear(torch.nn.Module):
         """
         if tuple(weight.shape) != self._size or tuple(weight_scaler.shape) != tuple(self.weight_scaler.shape):
             raise ValueError(
-                f"this layer takes a weight of {list(self._size)} with scales {list(self.weight_scaler.shape)}; got "
+                f"load_quantized_weight(): expected a weight of shape {list(self._size)} with scales of shape "
+                f"{list(self.weight_scaler.shape)}; got "
                 f"{list(weight.shape)} and {list(weight_scaler.shape)}"
             )
         if self.is_symmetric and zero_point is not None:
-            raise ValueError("this layer is symmetric and has no zero point")
+            raise ValueError("load_quantized_weight(): a symmetric layer takes no zero_point")
         if self.int4_weight:
             if weight.numel() and (int(weight.min()) < -8 or int(weight.max()) > 7):
-                raise ValueError(f"numbers of four bits are -8 to 7; got {int(weight.min())} to {int(weight.max())}")
+                raise ValueError(
+                    f"numbers of 4 bits are -8 to 7; the weight has {int(weight.min())} to {int(weight.max())}"
+                )
         if self._in_pairs:
             pairs = (weight.to(torch.int16) & 15).to(torch.uint8).unflatten(1, (-1, 2))
             weight = pairs.select(2, 0) | (pairs.select(2, 1) << 4)

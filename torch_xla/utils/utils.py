@@ -216,7 +216,7 @@ def shape(inputs: object) -> list[int]:
         return []
     inner = [shape(each) for each in inputs]
     if any(other != inner[0] for other in inner):
-        raise ValueError(f"the parts have different shapes: {inner}")
+        raise ValueError(f"shape(): expected parts of one shape; got {inner}")
     return [len(inputs), *(inner[0] if inner else [])]
 
 

@@ -178,7 +178,7 @@ def memory(width: int, layers: int) -> list[tuple[float, float]]:
 
 def test_checkpoints_of_pytorch_xla_2_are_told(tmp_path: Path) -> None:
     torch.save({"model": {}, "shard_metadata": {"shard_info": {}, "world_size": 1, "rank": 0}}, tmp_path / "old_0.pth")
-    with pytest.raises(ValueError, match=r"old_0.pth was not written by.*\['rank', .*PyTorch/XLA 2 together there"):
+    with pytest.raises(ValueError, match=r"old_0.pth was not written by.*\['rank', .*PyTorch/XLA 2 there"):
         consolidate_sharded_model_checkpoints(f"{tmp_path}/old", "_*.pth")
 
 

@@ -201,7 +201,7 @@ def test_any_bits_are_ordered_as_on_the_cpu(bits: np.ndarray, dtype: torch.dtype
 
 
 def test_arithmetic_takes_subnormal_numbers_for_zero() -> None:
-    """What the page on wrong results says."""
+    """Check the differences that docs/determinism.md names."""
     x = torch.tensor([1e-40], device="xla")
     assert (x * 2).item() == 0
     assert not ((x * 2) > 0).item()

@@ -168,7 +168,7 @@ def test_of_a_loader_that_is_iterated_twice_at_once_the_last_one_tells() -> None
     loader, other = around(source), around(source)
     first, second = iter(loader), iter(other)
     next(first), next(second), next(second)
-    with pytest.raises(RuntimeError, match=r"the same Stateful is iterated elsewhere since"):
+    with pytest.raises(RuntimeError, match=r"the same Stateful is iterated elsewhere"):
         loader.state_dict()
     assert other.state_dict() == {"next": [2]}
     assert numbers(first) == list(range(1, 10))

@@ -80,7 +80,7 @@ def test_each_process_of_a_machine_gets_the_chip_of_its_number(bus: Path, monkey
         ("0x005e", 4, Place(5, 8, 1, 4, 1), r"^A process for each TPU chip is arranged on one machine alone.*use_spmd"),
         ("0x0027", 4, Place(1, 4, 1, 4), r"^A chip of a TPU v3 is two devices.*use_spmd\(\)"),
         ("0x0063", 8, Place(1, 4, 1, 4), r"^This machine shows 8 TPU chips .*has 4 processes.*Start 8, or show 4"),
-        ("0x0063", 2, Place(1, 2, 1, 2), r"^A process for each of 2 TPU chips: .* how 1, 4 and 8 chips lie"),
+        ("0x0063", 2, Place(1, 2, 1, 2), r"^Cannot start a process for each of 2 TPU chips: expected 1, 4 or 8"),
     ],
 )
 def test_what_a_chip_for_each_process_cannot_be_is_refused_with_what_to_do(

@@ -1,4 +1,4 @@
-"""Compat: what we borrow from PyTorch and JAX without a promise from them, and what we change of theirs.
+"""Compat: private names of PyTorch and JAX that the engine uses, and attributes of theirs that it changes.
 
 `names/` borrows private names, `patches/` keeps what replaces behaviour, `abi/` writes to structures of C++. The list
 of every patch, with its reason, is `patch_list.py`. `import_hooks.py` changes modules of other libraries when they are

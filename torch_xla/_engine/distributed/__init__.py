@@ -1,4 +1,4 @@
-"""Distributed: start several processes, and record what passes between them.
+"""Distributed: start several processes, and record the collectives between them.
 
 How processes find each other is in `processes/`.
 

@@ -1,4 +1,4 @@
-"""Export: programs that leave the process as StableHLO, and programs that come in.
+"""Export: write programs as StableHLO, and read programs of others.
 
 Doors: size_buckets.
 """

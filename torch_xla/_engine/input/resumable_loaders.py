@@ -94,8 +94,8 @@ class ReadAhead:
         with self.turn:
             if not self._is_last:
                 raise RuntimeError(
-                    f"{name}(): the same {type(self.source).__name__} is iterated elsewhere since, and tells the place "
-                    "of that. Iterate a loader whose state is saved once at a time."
+                    f"{name}(): the same {type(self.source).__name__} is iterated elsewhere, so its state is that "
+                    "of the other iteration. Iterate a loader once at a time if you save its state."
                 )
             if self.given is None:
                 return getattr(self.source, name)()  # no thread reads ahead

@@ -1,4 +1,4 @@
-"""Interop: JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, XLA's own builder.
+"""Interop: pass arrays and functions between PyTorch and JAX; XLA's own builder.
 
 Doors: jax_arrays, jax_functions, pure_functions, torch_modules.
 """

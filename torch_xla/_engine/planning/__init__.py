@@ -1,4 +1,4 @@
-"""Planning: what a step would need of memory, computing and communication, without running it.
+"""Planning: the memory, computing and communication that a step needs, without running it.
 
 `sharding_search/` looks for the division of a program's inputs that costs least.
 

@@ -1,4 +1,4 @@
-"""Processes: which process this is, how the processes of a program find each other, and who of them is alive.
+"""Processes: which process this is, how the processes of a program find each other, and which are alive.
 
 Collectives are in `distributed/`; nothing here touches a tensor.
 

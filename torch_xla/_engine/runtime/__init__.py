@@ -1,4 +1,4 @@
-"""Runtime: platforms, devices, buffers and memory: PJRT as JAX shows it.
+"""Runtime: platforms, devices, buffers and memory, by PJRT through JAX.
 
 Nothing here knows PyTorch's dispatcher or the graph.
 

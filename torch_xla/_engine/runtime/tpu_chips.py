@@ -90,8 +90,8 @@ def share_of(place: Place) -> dict[str, str]:
         )
     if count not in _BOUNDS:
         raise NotImplementedError(
-            f"A process for each of {count} TPU chips: libtpu is told how 1, 4 and 8 chips lie. Let one process drive "
-            "all of them: torch_xla.runtime.use_spmd()."
+            f"Cannot start a process for each of {count} TPU chips: expected 1, 4 or 8. Let one process drive all of "
+            "them: torch_xla.runtime.use_spmd()."
         )
     return {
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",

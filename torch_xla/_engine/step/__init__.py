@@ -1,4 +1,4 @@
-"""Step: from the recorded tape to results on the device: what runs, as which program, when, and who waits for it.
+"""Step: from the recorded tape to results on the device: what runs, as which program, when, and what waits for it.
 
 In: the tape of a device and who holds its values. Out: buffers, by way of `compile/`. Read `sync.py` top to bottom,
 with `step.py` beside it, which names the records; then `schedule.py`, whose passes have a file each.

@@ -1,4 +1,4 @@
-"""Tensor: what is behind a `torch.Tensor` on `xla`: its storage, its device, random state, and marks on them.
+"""Tensor: the parts of a `torch.Tensor` on `xla`: its storage, its device, random state, and marks on them.
 
 In: host tensors and calls from `dispatch/`. Out: values on the tape of a device.
 

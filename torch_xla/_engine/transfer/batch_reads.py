@@ -95,7 +95,7 @@ def address(tensor: torch.Tensor) -> int:
     value = value_of(tensor)
     if value.device.spread is not None:
         raise RuntimeError(
-            f"the tensor lies on {len(value.device.spread.devices)} devices: its memory has no one address"
+            f"the tensor is on {len(value.device.spread.devices)} devices, so its memory has several addresses"
         )
     start: int = materialise(value).unsafe_buffer_pointer()
     return start + int(tensor.storage_offset()) * tensor.element_size()

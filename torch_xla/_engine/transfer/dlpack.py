@@ -51,12 +51,12 @@ def export(tensor: torch.Tensor) -> Any:
         device: Device = value_of(tensor).device
         if torch.complex32 in (tensor.dtype, value_of(tensor).spec.dtype):
             raise TypeError(
-                "to_dlpack(): torch.complex32 lies in the memory of an xla device as torch.complex64. "
+                "to_dlpack(): torch.complex32 is stored as torch.complex64 on an xla device. "
                 "Give tensor.to(torch.complex64), or tensor.cpu()."
             )
         if device.spread is not None:
             raise RuntimeError(
-                f"to_dlpack(): the tensor lies on {len(device.spread.devices)} devices, and a capsule is of one. Give "
+                f"to_dlpack(): the tensor is on {len(device.spread.devices)} devices; a capsule has one. Give "
                 "tensor.cpu(), or the parts: torch_xla.distributed.spmd.wrap_as_sharded_tensor(tensor).local_shards."
             )
     sync_device(device, wait=True)  # without the lock: others may record while it is compiled

@@ -51,18 +51,20 @@ def consolidate_sharded_model_checkpoints(
     saved = save_path or ckpt_prefix + "_consolidated.pth"
     paths = [path for path in sorted(glob.glob(ckpt_prefix + ckpt_suffix)) if path != saved]
     if not paths:
-        raise FileNotFoundError(f"no checkpoint is named {ckpt_prefix + ckpt_suffix}")
+        raise FileNotFoundError(
+            f"no file matches {ckpt_prefix + ckpt_suffix}; give --ckpt_prefix and --ckpt_suffix of the checkpoints"
+        )
     checkpoints = {path: torch.load(path, map_location="cpu", weights_only=True) for path in paths}
     by_rank: dict[int, str] = {}
     for path, checkpoint in checkpoints.items():
         missing = [key for key in ("model", "shard_metadata") if key not in checkpoint]
         if missing:
-            raise ValueError(f"{path} is no checkpoint of a shard: it has no {' and no '.join(map(repr, missing))}")
+            raise ValueError(f"{path} is not a checkpoint of a shard: it lacks {' and '.join(map(repr, missing))}")
         if "shards" not in checkpoint["shard_metadata"]:
             raise ValueError(
-                f"{path} was not written by this XlaFullyShardedDataParallel: it tells of its shards "
-                f"{sorted(checkpoint['shard_metadata'])}, and no 'shards'. Put checkpoints of PyTorch/XLA 2 together "
-                "there, by `python3 -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts`; it loads here"
+                f"{path} was not written by this XlaFullyShardedDataParallel: its shard_metadata has "
+                f"{sorted(checkpoint['shard_metadata'])} and not 'shards'. Consolidate checkpoints of PyTorch/XLA 2 "
+                "there (`python3 -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts`), and load the result here"
             )
         rank = checkpoint["shard_metadata"]["rank"]
         if rank in by_rank:

@@ -293,7 +293,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         """Raise `ValueError` unless this unit is in one of the states."""
         allowed = state if isinstance(state, list) else [state]
         if self.training_state not in allowed:
-            raise ValueError(f"expected to be in one of the states {allowed}, and is in {self.training_state}")
+            raise ValueError(f"assert_state(): this unit is in {self.training_state}; expected one of {allowed}")
 
     def get_original_names_and_sharded_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return the shards of all parameters, each with the parameter's name in the module without wrappers.

@@ -90,7 +90,7 @@ def _axes_along(grid: np.ndarray, line: np.ndarray) -> Axes:
         block = grid[tuple(start)].transpose([sorted(order).index(axis) for axis in order])
         if block.ravel().tolist() == line.tolist():
             return order
-    raise ValueError(f"a mesh of the devices {line.tolist()} is made of no axes of the mesh {grid.tolist()}")
+    raise ValueError(f"expected a mesh along axes of the mesh {grid.tolist()}; got the devices {line.tolist()}")
 
 
 def spec_of(name: str, t: torch.Tensor, placements: Sequence[Placement], axes: Sequence[Axes]) -> PartitionSpec:
@@ -101,7 +101,7 @@ def spec_of(name: str, t: torch.Tensor, placements: Sequence[Placement], axes: S
             found[given.dim] += own
         elif not isinstance(given, Replicate):
             raise ValueError(
-                f"{name}(): {given} says nothing of how XLA divides a tensor; Shard(dim) and Replicate() do"
+                f"{name}(): expected the placements Shard(dim) or Replicate(), which XLA can divide by; got {given}"
             )
     return tuple(None if not own else own[0] if len(own) == 1 else tuple(own) for own in found)
 
@@ -109,7 +109,7 @@ def spec_of(name: str, t: torch.Tensor, placements: Sequence[Placement], axes: S
 def _placements(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Placement] | None) -> list[Placement]:
     chosen = [Replicate()] * mesh.ndim if given is None else list(given)
     if len(chosen) != mesh.ndim:
-        raise ValueError(f"{name}(): {len(chosen)} placements for a mesh of {mesh.ndim} axes; give each one")
+        raise ValueError(f"{name}(): {len(chosen)} placements for a mesh of {mesh.ndim} axes; give one for each axis")
     for each in chosen:
         if isinstance(each, Shard) and not -t.dim() <= each.dim < t.dim():
             raise IndexError(
@@ -135,7 +135,7 @@ def redistributed(t: XLAShardedTensor, mesh: DeviceMesh | Mesh, given: Sequence[
     placements = _placements("redistribute", t, mesh, given)
     if any(isinstance(each, Partial) for each in placements):
         raise NotImplementedError(
-            f"redistribute(): a value becomes {placements} by what is computed, not by being sent"
+            f"redistribute(): only a computation makes a value {placements}; give Shard(dim) or Replicate()"
         )
     grid, spec = whole(mesh), spec_of("redistribute", t, placements, axes_of(mesh))
     made = mark_sharding_with_gradients(t.shown, grid, spec)
@@ -157,8 +157,8 @@ def _found(t: XLAShardedTensor) -> tuple[Placement, ...]:
         dims = [dim for dim, own in enumerate(by_dim) if own & parts]
         if dims and not parts <= by_dim[dims[0]]:
             raise RuntimeError(
-                f"placements: XLA had this tensor of shape {list(t.shape)} lie as {t.sharding_spec}, which no "
-                "placement along an axis of the mesh says. redistribute() it, and they are what you give."
+                f"placements: XLA divides this tensor of shape {list(t.shape)} as {t.sharding_spec}, which no "
+                "placement along an axis of the mesh describes. Call redistribute() with the placements that you want."
             )
         found.append(Shard(dims[0]) if dims else Replicate())
     return tuple(found)
@@ -253,7 +253,7 @@ def _held(mesh: DeviceMesh, spec: PartitionSpec) -> tuple[np.ndarray, np.ndarray
     first = np.min([begin for begin, _ in places], axis=0, initial=max(units, default=0))
     count = np.max([np.add(begin, size) for begin, size in places], axis=0, initial=0) - first
     if len({begin for begin, _ in places}) != count.prod():
-        raise ValueError(f"DTensor: of a tensor that lies as {spec} this process has parts that are no block of it")
+        raise ValueError(f"DTensor: this process has parts of a tensor divided as {spec} that do not form one block")
     return first, count
 
 
@@ -263,8 +263,8 @@ def _of_parts(local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placem
     first, count = _held(mesh, spec)
     if any(np.array(local.shape) % count):
         raise ValueError(
-            f"DTensor.from_local(): of a tensor that lies as {list(placements)} this process has {count.tolist()} "
-            f"parts along each dimension; a local tensor of shape {list(local.shape)} is not made of them"
+            f"DTensor.from_local(): this process has {count.tolist()} parts of a tensor with the placements "
+            f"{list(placements)}, which do not divide a local tensor of shape {list(local.shape)}"
         )
     units = [1 if axes is None else parts_along(whole(mesh), np.ravel(axes).tolist()) for axes in spec]
     sizes, start = (np.array(local.shape) // count * number for number in (units, first))
@@ -290,8 +290,8 @@ def own_part(t: torch.Tensor) -> torch.Tensor:
     size = [max(part.indices[dim].stop for part in parts) - first[dim] for dim in range(t.dim())]
     if sum({part.begin: part.data.numel() for part in parts}.values()) != np.prod(size, dtype=int):
         raise ValueError(
-            f"to_local(): what this process has of the tensor of shape {list(t.shape)} is no block of it; local_shards "
-            "are its parts"
+            f"to_local(): this process has parts of the tensor of shape {list(t.shape)} that do not form one block; "
+            "read local_shards"
         )
     made = torch.empty(size, dtype=t.dtype)
     for part in parts:

@@ -220,7 +220,7 @@ def devices_of_program(name: str, mesh: Mesh) -> tuple[jax.Device, ...]:
     if mesh.size() != len(there):
         raise MeshError(
             f"{name}(): the mesh {mesh.mesh_shape} has {mesh.size()} devices, and this program has {len(there)}. "
-            f"A mesh has all of them (xr.global_runtime_device_count()); along an axis that divides nothing lie "
+            f"Make it of all of them (xr.global_runtime_device_count()); along an axis that divides nothing are "
             f"copies. On the CPU, CPU_NUM_DEVICES sets how many there are."
         )
     return there

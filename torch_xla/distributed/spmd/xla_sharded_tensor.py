@@ -76,7 +76,7 @@ class _Absent:
     """An attribute that the base class has, but a class and its instances do not have."""
 
     def __get__(self, instance: object, owner: object = None) -> Any:
-        raise AttributeError("this class does not have what its base class has")
+        raise AttributeError("a class and its instances do not have this attribute of their base class")
 
 
 class XLAShardedTensor(DTensor):
@@ -219,8 +219,8 @@ class XLAShardedTensor(DTensor):
         names = None if self._mesh is None else self._mesh.axis_names
         if names is None and any(isinstance(axis, str) for entry in entries for axis in entry):
             raise RuntimeError(
-                f"placements: which axes of a mesh of shape {self.mesh_shape} have the names in {self.partition_spec}, "
-                "this tensor was not told; take what mark_sharding() returns, or give the axes by number"
+                f"placements: this tensor does not know which axes of its mesh {self.mesh_shape} have the names "
+                f"in {self.partition_spec}. Use the result of mark_sharding(), or give the axes by number"
             )
         found: list[Placement] = [Replicate()] * len(self.mesh_shape)
         for dim, axes in enumerate(dims_of("placements", self.mesh_shape, names, self.partition_spec)):

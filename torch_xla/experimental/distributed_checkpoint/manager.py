@@ -111,7 +111,9 @@ class CheckpointManager:
         """
         self.join()
         if step not in self.all_steps():
-            raise ValueError(f"CheckpointManager: there is no complete checkpoint of step {step}; {self.all_steps()}")
+            raise ValueError(
+                f"CheckpointManager: there is no complete checkpoint of step {step}; there are {self.all_steps()}"
+            )
         self._load(step, state_dict)
 
     def restore_latest(self, state_dict: dict[str, Any]) -> int | None:

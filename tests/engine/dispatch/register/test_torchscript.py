@@ -136,16 +136,15 @@ def test_constants_are_loaded_onto_the_device(tmp_path: Path) -> None:
 def test_constants_on_the_device_are_refused(tmp_path: Path) -> None:
     constant = torch.arange(3.0, device="xla")
     message = (
-        r"saving a script that has a tensor on xla:0 of size \(3,\) as a constant, which tracing makes of what a "
-        r"function closes over and freezing of weights: its value cannot be written from there. Trace or freeze with "
-        r"everything on the CPU \(`model.cpu\(\)`\) and save that; `torch.jit.load\(file, map_location='xla'\)` brings "
-        r"it to the device\."
+        r"cannot save a script with a constant on xla:0, a tensor of size \(3,\)\. Tracing makes constants of the "
+        r"tensors that a function closes over, freezing of weights\. Trace or freeze with everything on the CPU "
+        r"\(`model.cpu\(\)`\), save that, and load it by `torch.jit.load\(file, map_location='xla'\)`\."
     )
     with pytest.raises(RuntimeError, match=message):
         saved(torch.jit.trace(lambda x: x + constant, constant.clone()))
     with pytest.raises(RuntimeError, match=message):
         torch.jit.trace(lambda x: x + constant, constant.clone()).save(str(tmp_path / "saved"))
-    with pytest.raises(RuntimeError, match="as a constant"):
+    with pytest.raises(RuntimeError, match="cannot save a script with a constant"):
         saved(torch.jit.freeze(scripted(on("xla", Many()).eval())))
 
 

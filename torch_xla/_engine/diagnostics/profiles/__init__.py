@@ -1,1 +1,1 @@
-"""Profiles of host and device, and what they say of the user's operators and lines."""
+"""Profiles of host and device, with the times of the user's operators and lines."""

@@ -51,10 +51,10 @@ def _to_save(found: object) -> Any:
     constant = next((tensor for _, tensor in torchscript.constants_of(found) if _is_ours(tensor)), None)
     if constant is not None:
         raise RuntimeError(
-            f"saving a script that has a tensor on {constant.device} of size {tuple(constant.shape)} as a constant, "
-            "which tracing makes of what a function closes over and freezing of weights: its value cannot be written "
-            "from there. Trace or freeze with everything on the CPU (`model.cpu()`) and save that; "
-            "`torch.jit.load(file, map_location='xla')` brings it to the device."
+            f"cannot save a script with a constant on {constant.device}, a tensor of size {tuple(constant.shape)}. "
+            "Tracing makes constants of the tensors that a function closes over, freezing of weights. Trace or freeze "
+            "with everything on the CPU (`model.cpu()`), save that, and load it by "
+            "`torch.jit.load(file, map_location='xla')`."
         )
     if isinstance(found, torch.jit.ScriptFunction) or not any(map(_is_ours, _tensors_of(found))):
         return found
