@@ -44,7 +44,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
     return interop.from_jax(array)
 
 
-def call_jax(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Record a call of `function`, a pure function of JAX, as one operation, and return its result with tensors.
 
     `function` receives tensors among the arguments (in any nesting) as arrays, and its resulting arrays become tensors.
@@ -61,7 +61,7 @@ def call_jax(function: Callable[..., Any], *args: object, **kwargs: object) -> A
     return xla_builder.call_jax(function, args, kwargs)
 
 
-def as_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_torch(function: Callable[..., object]) -> Callable[..., Any]:
     """Make a function of JAX take and return tensors. This is a decorator; see `call_jax`.
 
     >>> import jax.numpy as jnp, torch, torch_xla.interop

@@ -40,7 +40,7 @@ def make_tf_function(
     types = [tf.as_dtype(each.dtype) for each in meta.output_signature]
     sizes = [[None if n < 0 else n for n in each.shape] for each in meta.output_signature]
 
-    def of_tensors(*args: Any) -> Any:
+    def of_tensors(*args: object) -> Any:
         given = []
         for place in meta.input_locations:
             if place.type_ is stablehlo.VariableType.PARAMETER:

@@ -11,7 +11,7 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def spawn(
-    fn: Callable[..., Any], nprocs: int | None = None, start_method: str = "spawn", args: Iterable[object] = ()
+    fn: Callable[..., object], nprocs: int | None = None, start_method: str = "spawn", args: Iterable[object] = ()
 ) -> None:
     """Call `fn(index, *args)` for each device, as `torch_xla.distributed.xla_multiprocessing.spawn` does.
 
@@ -23,7 +23,7 @@ def spawn(
 
 
 def run_multiprocess(
-    fn: Callable[..., Any], *args: object, start_method: str = "spawn", **kwargs: object
+    fn: Callable[..., object], *args: object, start_method: str = "spawn", **kwargs: object
 ) -> dict[int, Any]:
     """Run `fn(*args, **kwargs)` in one process for each device, and return the results by the processes' ordinals.
 

@@ -32,7 +32,7 @@ class autocast(torch.autocast):  # noqa: N801
             )
         super().__init__(named.type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
-    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, func: Callable[..., object]) -> Callable[..., Any]:
         """Return `func`, run in such a block."""
 
         @functools.wraps(func)

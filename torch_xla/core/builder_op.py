@@ -31,7 +31,7 @@ def mkparam(builder: interop.XlaBuilder, param_no: int, shape: Shape) -> "Op":
     return Op(interop.builder_parameter(builder, param_no, shape.shape))
 
 
-def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[object], **kwargs: object) -> Any:
+def create_computation(name: str, fn: Callable[..., object], shapes: Sequence[object], **kwargs: object) -> Any:
     """Build the computation `fn(*parameters, **kwargs)`, with a parameter for each of `shapes`.
 
     `fn` takes `Op`s and returns an `Op` or a tuple of them. A shape may be that of a tuple, also as a list of shapes.
@@ -263,7 +263,7 @@ class Op(Windowed):
         )  # fmt: skip
 
     def mkconditional(
-        self, ops: Sequence["Op"], true_fn: Callable[..., Any], false_fn: Callable[..., Any], **kwargs: object
+        self, ops: Sequence["Op"], true_fn: Callable[..., object], false_fn: Callable[..., object], **kwargs: object
     ) -> "Op":
         """Run one of two functions of `ops`; this predicate chooses."""
         operand = Op.tuple(ops, self.builder())
@@ -279,7 +279,7 @@ class Op(Windowed):
 
     @classmethod
     def mkwhile(
-        cls, ops: Sequence["Op"], condition_fn: Callable[..., Any], body_fn: Callable[..., Any], **kwargs: object
+        cls, ops: Sequence["Op"], condition_fn: Callable[..., object], body_fn: Callable[..., object], **kwargs: object
     ) -> "Op":
         """Apply `body_fn(*ops)` repeatedly while `condition_fn(*ops)` holds, and return the results as a tuple."""
         start = cls.tuple(ops)
@@ -290,7 +290,7 @@ class Op(Windowed):
         return start.while_loop(condition, body)
 
     @classmethod
-    def wrap_function(cls, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_function(cls, fn: Callable[..., object]) -> Callable[..., Any]:
         """Return `fn` as a function of one tuple; if `fn` returns several results, they become a tuple."""
 
         def of_tuple(operand: "Op", **kwargs: object) -> Any:

@@ -1,6 +1,6 @@
 """The operations of XLA's builder on windows: convolutions and poolings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._engine import interop
@@ -142,6 +142,6 @@ class Windowed:
         )  # fmt: skip
 
 
-def _groups(groups: Sequence[object], options: dict[str, Any]) -> dict[str, Any]:
+def _groups(groups: Sequence[object], options: Mapping[str, object]) -> dict[str, Any]:
     names = ("feature_group_count", "batch_group_count", "precision_config")
     return {**dict(zip(names, groups, strict=False)), **options}

@@ -429,7 +429,7 @@ def mesh_reduce(tag: str, data: object, reduce_fn: Callable[[list[Any]], Any]) -
     return reduce_fn([pickle.loads(each) for each in rendezvous(tag, pickle.dumps(own))])
 
 
-def do_on_ordinals(target: Callable[..., Any], data: object = (), ordinals: Collection[int] | int = (0,)) -> Any:
+def do_on_ordinals(target: Callable[..., object], data: object = (), ordinals: Collection[int] | int = (0,)) -> Any:
     """Call `target` with `data` on some replicas, and wait on all replicas until it has returned there.
 
     `data`, a tuple of arguments or one argument, arrives on the CPU. Replicas that are not in `ordinals` get `None`.

@@ -77,7 +77,7 @@ class XlaCallable:
     tensor([1., 1.], device='xla:0')
     """
 
-    def __init__(self, xla_func: Callable[..., Any], name: str | None = None) -> None:
+    def __init__(self, xla_func: Callable[..., object], name: str | None = None) -> None:
         self.function = xla_func
         self.name: str = name if name else getattr(xla_func, "__name__", "computation")
         self._built: dict[Any, Callable[..., Any]] = {}
@@ -103,7 +103,7 @@ class JaxCallable:
     tensor([9., 9.], device='xla:0')
     """
 
-    def __init__(self, jax_func: Callable[..., Any]) -> None:
+    def __init__(self, jax_func: Callable[..., object]) -> None:
         self.function = jax_func
 
     def specialize(self, *args: object, **kwargs: object) -> str:

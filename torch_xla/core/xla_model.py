@@ -164,7 +164,7 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     step.wait_for_devices()
 
 
-def add_step_closure(closure: Callable[..., Any], args: tuple[object, ...] = (), run_async: bool = False) -> None:
+def add_step_closure(closure: Callable[..., object], args: tuple[object, ...] = (), run_async: bool = False) -> None:
     """Call `closure(*args)` at the end of this step, after the step's program has been started.
 
     A closure reports values without a separate evaluation: tensors among `args` are kept and become results of the

@@ -21,7 +21,7 @@ class Op:
     tensor([3., 3.], device='xla:0')
     """
 
-    def __init__(self, name: str, opfn: Callable[..., Any]) -> None:
+    def __init__(self, name: str, opfn: Callable[..., object]) -> None:
         self.name = name
         self._call = xla_builder.XlaCallable(opfn, name)
 
@@ -29,6 +29,6 @@ class Op:
         return self._call(*args, **kwargs)
 
 
-def register(name: str, opfn: Callable[..., Any]) -> Op:
+def register(name: str, opfn: Callable[..., object]) -> Op:
     """Register `opfn`, a function of builder operations, as the operation `name`; see `Op`."""
     return Op(name, opfn)

@@ -1,7 +1,6 @@
 """Report what a step needs, before it runs."""
 
 from collections.abc import Callable
-from typing import Any
 
 from .._engine import diagnostics as _diagnostics
 from .._engine import planning as _planning
@@ -45,7 +44,7 @@ def explain_collectives() -> str:
 
 
 def plan(
-    step: Callable[..., Any],
+    step: Callable[..., object],
     *args: object,
     steps: int = 2,
     devices: int | None = None,

@@ -21,7 +21,7 @@ _LOCKS = torch.multiprocessing.get_context("spawn")
 
 
 def spawn(
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     args: Iterable[object] = (),
     nprocs: int | None = None,
     join: bool = True,

@@ -20,7 +20,7 @@ __getattr__ = removed_names.asked_of(__name__)
 _XLA_COMPUTATION_CACHE = pure_functions.Kept()
 
 
-def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
+def assume_pure(fn: Callable[..., object] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
     """Declare that `fn` is pure, so that Python runs it once and not at every call. This is a decorator.
 
     `fn` takes and returns tensors on `xla` and other values, nested as you like. It is traced once for each structure,
@@ -43,7 +43,7 @@ def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: 
     return _assume_pure(fn, add_rng_seed_argument)
 
 
-def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[..., Any]:
+def _assume_pure(function: Callable[..., object], takes_seed: bool) -> Callable[..., Any]:
     run = pure_functions.assume_pure(function, takes_seed)
 
     @functools.wraps(function)
@@ -56,7 +56,7 @@ def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...
     return called
 
 
-def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:
+def assume_pure_torch(func: Callable[..., object], use_cache: bool = False) -> Callable[..., Any]:
     """Call `assume_pure(func)`. The traced function is cached, and has gradients, in either case."""
     del use_cache
     return _assume_pure(func, False)
@@ -73,7 +73,7 @@ def make_fake_inputs(input: object) -> Any:
     return Tracing().describe(input) if isinstance(input, torch.Tensor) else input
 
 
-def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
+def j2t_autograd(fn: Callable[..., object]) -> Callable[..., Any]:
     """Return `fn`, a pure function of JAX, as a function of tensors whose gradients come from `jax.vjp`.
 
     >>> import jax.numpy as jnp, torch

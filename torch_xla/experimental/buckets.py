@@ -51,7 +51,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         dims: Mapping[int, int | Sequence[int]] | None = None,
         buckets: Sequence[int] | Callable[[int], int] | None = None,
     ) -> None:

@@ -73,7 +73,7 @@ def to_jax_shape_dtype_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
 
 
 def make_kernel_from_pallas(
-    kernel: Callable[..., Any], output_shape_dtype_fn: Callable[..., Sequence[tuple[Any, torch.dtype]]]
+    kernel: Callable[..., object], output_shape_dtype_fn: Callable[..., Sequence[tuple[Any, torch.dtype]]]
 ) -> Callable[..., Any]:
     """Return `kernel`, a function of JAX that calls Pallas, as a function of tensors.
 
@@ -237,7 +237,7 @@ def safe_empty_like(tensor: Tensor | None) -> Tensor | None:
 
 
 def trace_pallas(
-    kernel: Callable[..., Any],
+    kernel: Callable[..., object],
     *args: object,
     static_argnums: Sequence[int] | None = None,
     static_argnames: Sequence[str] | None = None,

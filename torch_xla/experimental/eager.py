@@ -49,7 +49,7 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
 
 
 def compile(
-    f: Callable[..., Any] | None = None,
+    f: Callable[..., object] | None = None,
     full_graph: bool = False,
     name: str | None = None,
     num_different_graphs_allowed: int | None = None,

@@ -47,8 +47,8 @@ class FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, q_segment_ids: Tensor | None,
-        kv_segment_ids: Tensor | None, sm_scale: float, ab: Tensor | None = None, partition_spec: Any = None,
-        mesh: Any = None,
+        kv_segment_ids: Tensor | None, sm_scale: float, ab: Tensor | None = None, partition_spec: object = None,
+        mesh: object = None,
     ) -> Tensor:  # fmt: skip
         """Return the result. Partition spec and mesh are not used, because XLA divides the operation."""
         ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)

@@ -12,10 +12,10 @@ from .scan import scan
 
 
 def while_loop(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., Any],
+    cond_fn: Callable[..., object],
+    body_fn: Callable[..., object],
     carried_inputs: Sequence[object],
-    additional_inputs: Sequence[Any] | None = None,
+    additional_inputs: Sequence[object] | None = None,
 ) -> Any:
     """Run `carried = body_fn(*carried, *additional)` on the device while `cond_fn(*carried, *additional)` holds.
 
@@ -43,7 +43,7 @@ def while_loop(
     )
 
 
-def fori_loop(lower: object, upper: object, body_fun: Callable[..., Any], *input_value: object) -> Any:
+def fori_loop(lower: object, upper: object, body_fun: Callable[..., object], *input_value: object) -> Any:
     """Run `value = body_fun(i, *value)` on the device for `i` from `lower` to `upper` - 1: numbers or tensors.
 
     `body_fun` returns the next value: a tensor, or a tuple for several values, of the same sizes and dtypes. The result
@@ -83,7 +83,7 @@ def fori_loop(lower: object, upper: object, body_fun: Callable[..., Any], *input
 
 
 @constant_in_graphs
-def _takes_values_alone(body: Callable[..., Any], count: int) -> bool:
+def _takes_values_alone(body: Callable[..., object], count: int) -> bool:
     """Return whether a body can be called with `count` values, and not with one more argument."""
     try:
         signature = inspect.signature(body)
@@ -100,7 +100,7 @@ def _takes_values_alone(body: Callable[..., Any], count: int) -> bool:
     return accepts(count) and not accepts(count + 1)
 
 
-def _counted(rounds: range, body: Callable[..., Any], start: Sequence[object]) -> Sequence[Any]:
+def _counted(rounds: range, body: Callable[..., object], start: Sequence[object]) -> Sequence[Any]:
     start = pytree.tree_map(while_loops.as_tensor, tuple(start))
     if not rounds:
         return start
@@ -110,7 +110,7 @@ def _counted(rounds: range, body: Callable[..., Any], start: Sequence[object]) -
     return results
 
 
-def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[object, ...]) -> tuple[Any, ...]:
+def _next(body: Callable[..., object], i: torch.Tensor, value: tuple[object, ...]) -> tuple[Any, ...]:
     """Run a round, check that its results can enter the next round, and return them."""
     result = body(i, *value)
     after = tuple(result) if isinstance(result, tuple | list) else (result,)

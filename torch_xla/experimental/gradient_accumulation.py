@@ -53,7 +53,7 @@ class XlaBuildHelper:
 
 
 def gradient_accumulation(
-    train_step: Callable[..., Any],
+    train_step: Callable[..., object],
     iterable_tensors: Sequence[torch.Tensor],
     model: torch.nn.Module,
     *carried_tensors: object,

@@ -33,7 +33,7 @@ def scan(
     fn: Callable[[Any, Any], tuple[Any, Any]],
     init: object,
     xs: object,
-    partition_fn: Callable[..., Any] = default_partition,
+    partition_fn: Callable[..., object] = default_partition,
     is_fn_pure: bool = False,
 ) -> tuple[Any, Any]:
     """Apply `carry, y = fn(carry, x)` to the slices `x` of `xs` along their first dimension, as one operation.
@@ -181,7 +181,7 @@ def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: object, xs: o
     return found
 
 
-def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
+def _weakly(function: Callable[..., object]) -> Callable[..., Any]:
     """Return a callable that refers to `function` weakly, so that the cached recipe does not keep `function` alive."""
     found: Any = weakref.ref(function)
     return lambda *args: found()(*args)

@@ -15,7 +15,7 @@ _ONE_LAYER_CACHE = _layers.known_layers
 def scan_layers(
     layers: Iterable[nn.Module],
     input_data: object,
-    partition_fn: Callable[..., Any] = default_partition,
+    partition_fn: Callable[..., object] = default_partition,
     is_layer_pure: bool = False,
 ) -> Any:
     """Apply `layers` one after the other, as `nn.Sequential` does, in a program that holds one of them.

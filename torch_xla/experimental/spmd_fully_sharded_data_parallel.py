@@ -1,6 +1,6 @@
 """FSDPv2: parameters and activations are divided along one axis of a mesh, and XLA's partitioner does the rest."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -180,7 +180,7 @@ _WORTH_PADDING = 1 << 16
 
 
 def _wrap_inside(
-    module: nn.Module, policy: Callable[..., bool], wrap: Callable[..., nn.Module], options: dict[str, Any]
+    module: nn.Module, policy: Callable[..., bool], wrap: Callable[..., nn.Module], options: Mapping[str, object]
 ) -> int:
     """Wrap the modules in `module` that the policy chooses, and return the number of their parameters' elements."""
     wrapped = 0

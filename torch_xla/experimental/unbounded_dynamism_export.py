@@ -12,7 +12,7 @@ _aten = torch.ops.aten
 
 
 class _OfFunction(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         self._function = function
 
@@ -21,7 +21,7 @@ class _OfFunction(nn.Module):
         return self._function(*args, **kwargs)
 
 
-def wrap_func_as_nn_module(f: Callable[..., Any]) -> nn.Module:
+def wrap_func_as_nn_module(f: Callable[..., object]) -> nn.Module:
     """Return a module whose `forward` is `f`, for `torch.export`.
 
     >>> import torch

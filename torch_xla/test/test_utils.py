@@ -20,7 +20,7 @@ def mp_test(func: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(func)
-    def run(self: Any, *args: Any, **kwargs: Any) -> None:
+    def run(self: Any, *args: object, **kwargs: object) -> None:
         context = torch.multiprocessing.get_context("spawn")
         process = context.Process(target=_call, args=(type(self), func.__name__, self._testMethodName, args, kwargs))
         process.start()
@@ -31,7 +31,7 @@ def mp_test(func: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _call(kind: type, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+def _call(kind: type, name: str, method: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     getattr(kind, name).__wrapped__(kind(method), *args, **kwargs)
 
 

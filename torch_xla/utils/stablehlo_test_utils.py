@@ -16,7 +16,7 @@ def has_tf_package() -> bool:
     return importlib.util.find_spec("tensorflow") is not None
 
 
-def wrap_func_as_nn_module(f: Callable[..., Any]) -> torch.nn.Module:
+def wrap_func_as_nn_module(f: Callable[..., object]) -> torch.nn.Module:
     """Return a module whose `forward` is `f`."""
     return _wrap(f)
 

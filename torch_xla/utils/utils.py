@@ -118,7 +118,7 @@ class FnDataGenerator:
         self,
         func: Callable[[Any], Any],
         batch_size: int,
-        gen_tensor: Callable[..., Any],
+        gen_tensor: Callable[..., object],
         dims: Sequence[int] | None = None,
         count: int = 1,
     ) -> None:
@@ -157,7 +157,7 @@ def as_list(t: object) -> Any:
     return t if isinstance(t, list | tuple) else [t]
 
 
-def getenv_as(name: str, type: Callable[[str], Any], defval: object = None) -> Any:
+def getenv_as(name: str, type: Callable[[str], object], defval: object = None) -> Any:
     """Return the environment variable `name` as a `type`, or `defval`. A `bool` is written as a number.
 
     >>> from torch_xla.utils.utils import getenv_as

@@ -84,7 +84,7 @@ def drop_rules(table: dict[Any, Any]) -> int:
     return len(table)
 
 
-def _drop(table: dict[Any, Any], keys: list[Any], unused: Iterable[bool]) -> None:
+def _drop(table: dict[Any, Any], keys: Sequence[object], unused: Iterable[bool]) -> None:
     run_through(map(table.pop, compress(keys, unused), repeat(None)))
 
 

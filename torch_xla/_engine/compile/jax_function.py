@@ -103,7 +103,7 @@ def signature(graph: Graph, key: Key) -> Signature:
     everywhere = target.everywhere
     floats, ints = by_type(graph, key.arguments)
 
-    def describe(size: tuple[int, ...], dtype: np.dtype, placed: Any = everywhere) -> jax.ShapeDtypeStruct:
+    def describe(size: tuple[int, ...], dtype: np.dtype, placed: object = everywhere) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(size, dtype, sharding=placed)
 
     def value(spec: Spec, placed: Placed) -> jax.ShapeDtypeStruct:
@@ -216,7 +216,7 @@ def as_function(
     return program
 
 
-def _carrier(value: Any) -> jax.Array:
+def _carrier(value: object) -> jax.Array:
     return value.array if isinstance(value, Manual) else jnp.asarray(value)
 
 

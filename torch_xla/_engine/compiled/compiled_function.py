@@ -30,7 +30,7 @@ def compiled(
 class Replayer(Region):
     """A decorator. A `with` block cannot be replayed: Python would run it."""
 
-    def __call__(self, function: Callable[..., Any]) -> Replayed:
+    def __call__(self, function: Callable[..., object]) -> Replayed:
         """Return `function`, replayed."""
         return Replayed(function, self)
 
@@ -41,6 +41,6 @@ class Replayer(Region):
 class Decider(Region):
     """A `with` block, or a decorator of a function that is replayed once it has done the same for a while."""
 
-    def __call__(self, function: Callable[..., Any]) -> ReplayedByItself:
+    def __call__(self, function: Callable[..., object]) -> ReplayedByItself:
         """Return `function`, recorded and later replayed."""
         return ReplayedByItself(function, self)

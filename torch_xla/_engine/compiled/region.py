@@ -180,7 +180,7 @@ class Region:
             )
         self._graphs.add(graph)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., object]) -> Callable[..., Any]:
         """Return `function` with each call as the region."""
 
         def compiled(*args: object, **kwargs: object) -> Any:

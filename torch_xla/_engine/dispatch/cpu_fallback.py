@@ -5,7 +5,7 @@ On the CPU; on an NVIDIA GPU by the kernels of a PyTorch that is built for it, i
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class _Kernels:
 _CPU = _Kernels(torch.device("cpu"), to_cpu, lambda tensor, device: tensor.to(device.torch_device), upload_into)
 
 
-def run(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+def run(operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
     """Run the call on copies of its tensors, and copy results and writes back."""
     name = schema_of(operator.overload).name
     start = time.perf_counter()
@@ -52,7 +52,7 @@ def run(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) ->
     return result
 
 
-def _run(name: str, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+def _run(name: str, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
     device = _target(args, kwargs)
     kernels = _beside(device, args, kwargs)
     if kernels is not None:
@@ -72,7 +72,7 @@ def _run(name: str, operator: Operator, args: tuple[object, ...], kwargs: dict[s
         ) from error
 
 
-def _beside(device: Device, args: tuple[object, ...], kwargs: dict[str, Any]) -> _Kernels | None:
+def _beside(device: Device, args: tuple[object, ...], kwargs: Mapping[str, object]) -> _Kernels | None:
     """Return the kernels of the GPU behind the device, if the arguments can be copied there."""
     gpu = cuda_zero_copy.gpu_of(device)
     leaves = pytree.tree_leaves((args, kwargs))
@@ -87,7 +87,7 @@ def _beside(device: Device, args: tuple[object, ...], kwargs: dict[str, Any]) ->
 
 
 def _run_by(
-    kernels: _Kernels, device: Device, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]
+    kernels: _Kernels, device: Device, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Any:
     copies: dict[int, torch.Tensor] = {}
     originals: dict[int, torch.Tensor] = {}
@@ -145,7 +145,7 @@ def _version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else version_of(tensor)
 
 
-def _tensors_at(where: int | str, args: tuple[object, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _tensors_at(where: int | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[torch.Tensor]:
     """Return those of an argument, which may be a list."""
     found = args[where] if isinstance(where, int) else kwargs.get(where)
     return [t for t in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(t, torch.Tensor)]
@@ -166,7 +166,7 @@ def warn(name: str, device: torch.device = _CPU.device) -> None:
         )
 
 
-def _target(args: tuple[object, ...], kwargs: dict[str, Any]) -> Device:
+def _target(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Device:
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
             return device_for(leaf.device)

@@ -5,7 +5,7 @@ was written for those before it: `torch._foreach_add_([a, b], [b, a])`.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from .op_schema import Operator
 _Extent = tuple[int, int, int]
 
 
-def are_entangled(args: tuple[Any, ...], operands: list[Any]) -> bool:
+def are_entangled(args: tuple[Any, ...], operands: Sequence[object]) -> bool:
     """Return whether an element of a call that writes to the tensors of `args[0]` may share memory with another one."""
     count = len(args[0])
     if count < 2:
@@ -92,7 +92,7 @@ def _places(tensor: Tensor) -> np.ndarray:
     return places.ravel()
 
 
-def one_by_one(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def one_by_one(operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> Any:
     """Call the operator for one element after the other."""
     for index in range(len(args[0])):
         given = [[each[index]] if isinstance(each, (list, tuple)) else each for each in args]

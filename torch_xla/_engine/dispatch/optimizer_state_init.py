@@ -5,7 +5,7 @@ A step that makes zeros and one that reads them are two programs; compiled is th
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ KERNELS = {name: _filling(name) for name in _NUMBERS}
 _full_like = recorder("aten::full_like")
 
 
-def with_first_momentum(original: Callable[..., Any]) -> Callable[..., Any]:
+def with_first_momentum(original: Callable[..., object]) -> Callable[..., Any]:
     """Implement `SGD._init_group`, which gives parameters on `xla` the momentum that later steps find: -0.0.
 
     PyTorch copies the first gradient, where later steps compute `momentum * buffer + gradient`. Of -0.0 both are
@@ -78,7 +78,12 @@ def with_first_momentum(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def init_group(
-        self: Any, group: dict[str, Any], params: list[Any], grads: list[Any], momentums: list[Any], *rest: object
+        self: Any,
+        group: Mapping[str, object],
+        params: Sequence[object],
+        grads: Sequence[object],
+        momentums: list[Any],
+        *rest: object,
     ) -> Any:
         found = original(self, group, params, grads, momentums, *rest)
         if all(each is not None for each in momentums) or group["differentiable"] or not _is_zero(group["dampening"]):

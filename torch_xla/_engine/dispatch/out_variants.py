@@ -48,7 +48,7 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
         pass
 
 
-def refusing_dtypes(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+def refusing_dtypes(name: str, kernel: Callable[..., object]) -> Callable[..., Any]:
     """Return `kernel`, a hand-written `out=` form, with a check that the CPU accepts the dtypes of `out=`."""
     operator: Operator | None = None
     taken: set[tuple[torch.dtype, ...]] = set()

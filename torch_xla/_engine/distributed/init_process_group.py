@@ -42,7 +42,7 @@ def _patch() -> None:
     torch_distributed.give_gather_results()
 
 
-def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
+def _create(group: Callable[..., XlaGroup], options: Any, own: object = None) -> XlaGroup:
     _patch()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     if identity.process_count() == 1 and options.group_size > 1:
@@ -56,7 +56,7 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
     return group(options.group_rank, ranks, options.timeout, options.store)
 
 
-def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+def meet(url: str, timeout: object = None, **kwargs: object) -> Iterator[tuple[Any, int, int]]:
     """Yield, once, the store of the program's processes, the place of this one, and their number."""
     if identity.process_count() == 1:
         join_job()
@@ -73,11 +73,11 @@ def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, in
     raise RuntimeError("The processes of a program on xla do not meet a second time.")
 
 
-def distribute_tensor(tensor: Any, mesh: Any, placements: Any) -> Any:
+def distribute_tensor(tensor: object, mesh: object, placements: object) -> Any:
     """Return a `DTensor` over the processes of a mesh of `xla` devices."""
     return torch_distributed.distributed("distribute_tensor", tensor, mesh, placements)
 
 
-def distribute_module(module: Any, mesh: Any, partition_fn: Any, input_fn: Any, output_fn: Any) -> Any:
+def distribute_module(module: object, mesh: object, partition_fn: object, input_fn: object, output_fn: object) -> Any:
     """Return the module with its parameters distributed over the processes of a mesh of `xla` devices."""
     return torch_distributed.distributed("distribute_module", module, mesh, partition_fn, input_fn, output_fn)

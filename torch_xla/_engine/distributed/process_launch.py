@@ -27,7 +27,7 @@ _SECOND_HAND = f"{PeerError.__module__}.{PeerError.__qualname__}: "
 
 
 def start(
-    fn: Callable[..., Any], args: Iterable[object], count: int, join: bool, daemon: bool, start_method: str
+    fn: Callable[..., object], args: Iterable[object], count: int, join: bool, daemon: bool, start_method: str
 ) -> ProcessContext | None:
     """Call `fn(index, *args)` in `count` new processes, which know each other."""
     _refuse_processes_of_processes()
@@ -110,7 +110,7 @@ def _clean_up(folder: str, service: Any, error_files: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def launch(fn: Callable[..., Any], args: Iterable[object], start_method: str, alone: bool) -> None:
+def launch(fn: Callable[..., object], args: Iterable[object], start_method: str, alone: bool) -> None:
     """Call `fn(index, *args)` for each device, and wait for the end.
 
     The call runs in this process if it is `alone`, or if `torchrun`, SLURM or MPI have started it, else in new ones.
@@ -150,7 +150,7 @@ def _keep_result(index: int, folder: str, fn: Callable[..., Any], args: Any, kwa
         pickle.dump(result, file)
 
 
-def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tuple[object, ...]) -> None:
+def _run(index: int, count: int, meeting: str, fn: Callable[..., object], args: tuple[object, ...]) -> None:
     if count > 1:
         if platform.is_started():
             raise RuntimeError(
@@ -174,7 +174,7 @@ def _store(meeting: str) -> FileStore:
     return FileStore(meeting)
 
 
-def _call(fn: Callable[..., Any], index: int, args: tuple[object, ...]) -> None:
+def _call(fn: Callable[..., object], index: int, args: tuple[object, ...]) -> None:
     try:
         fn(index, *args)
     except SystemExit as ended:

@@ -2,10 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from .environment_facts import Surroundings
 
@@ -194,7 +193,7 @@ def _failures(around: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _remedy(around: Surroundings, stage: str, facts: dict[str, Any]) -> str:
+def _remedy(around: Surroundings, stage: str, facts: Mapping[str, object]) -> str:
     if stage in ("torch", "jax"):
         again = "" if facts.get("missing") else "--force-reinstall "
         return f"pip install {again}'{WANTED[stage]}'"

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -18,7 +18,7 @@ def say(stage: str, **facts: object) -> None:
     print(json.dumps({"stage": stage, **facts}), flush=True)
 
 
-def attempt(stage: str, look: Callable[[], dict[str, Any]]) -> None:
+def attempt(stage: str, look: Callable[[], Mapping[str, object]]) -> None:
     """Try one stage and report its findings, or why it failed."""
     say(stage, state="started")
     try:

@@ -296,7 +296,7 @@ def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws
 
 @uncollected
 def _export(
-    function: Callable[..., Any], described: Sequence[object], where: tuple[Sequence[str], Sequence[str]], name: str
+    function: Callable[..., object], described: Sequence[object], where: tuple[Sequence[str], Sequence[str]], name: str
 ) -> Exported:
     platforms, foreign = where
     function.__name__ = name

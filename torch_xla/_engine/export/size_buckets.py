@@ -31,7 +31,7 @@ from .stablehlo_composites import with_composites
 class _Called(torch.nn.Module):
     """A function, with the modules and tensors it names, as the module that PyTorch exports."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         self.function = function
         # tensors that the function itself refers to, out of reach of reparametrisation
@@ -48,7 +48,7 @@ class _Called(torch.nn.Module):
                     else:
                         self.register_buffer(f"of_{name}", value)
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         traced = [getattr(self, name) for name in self.tensors]
         return with_captured(self.function, list(self.tensors.values()), traced)(*args)
 
@@ -122,7 +122,7 @@ class TracedForSizes:
 
 
 @uncollected
-def _jaxpr(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+def _jaxpr(function: Callable[..., object], inputs: Sequence[object]) -> Any:
     try:
         with jax.enable_x64(True):
             return jax.jit(function, keep_unused=True).trace(*inputs).jaxpr
@@ -172,7 +172,13 @@ def _attention(
 
 
 def _attention_to_differentiate(
-    query: Any, key: Any, value: Any, bias: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **options: Any
+    query: object,
+    key: object,
+    value: object,
+    bias: object = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: object,
 ) -> Any:
     """Compute the same in PyTorch's smaller operators, which have gradients of their own."""
     return aten._scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal, None, **options)[0]
@@ -185,7 +191,9 @@ _DRAWS = (
 )
 
 
-def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, Collection[int]]) -> TracedForSizes:
+def trace(
+    function: Callable[..., object], args: Sequence[object], dims: Mapping[int, Collection[int]]
+) -> TracedForSizes:
     """Trace `function` for arguments with changing dimensions. Raises the errors of PyTorch's export."""
     module = _Called(function)
     shapes = tuple({dim: torch.export.Dim.DYNAMIC for dim in dims.get(place, ())} for place in range(len(args)))
@@ -220,7 +228,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
     pull = SymbolicGradient(plain, tuple(same[node] for node in nodes), {same[node]: baked[node] for node in baked})
     described, _ = exported.described_by(lowered, nodes)
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: object) -> list[Any]:
         values = {**baked, **dict(zip(nodes, arrays, strict=True))}
         return list(interpreter.interpret(graph, [values[node] for node in order], ()))
 
@@ -233,7 +241,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
     return TracedForSizes(tuple(symbols), held, run, pull, tuple(described), shaped, lowered.call_spec.out_spec)
 
 
-def _live(module: torch.nn.Module, name: str | None, held: dict[str, Any]) -> torch.Tensor:
+def _live(module: torch.nn.Module, name: str | None, held: Mapping[str, object]) -> torch.Tensor:
     """Return the user's own tensor, whose contents may change, for a tensor of the exported program."""
     owner, _, last = str(name).rpartition(".")
     try:
@@ -269,17 +277,17 @@ class Bucket:
         padded = [self._padded(x, described.shape) for x, described in zip(given, self.traced.inputs, strict=True)]
         return [torch.tensor(counts, dtype=torch.int32, device=padded[-1].device), *padded]
 
-    def _padded(self, tensor: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    def _padded(self, tensor: torch.Tensor, shape: Sequence[object]) -> torch.Tensor:
         room = self.room_of(shape)
         fits = tuple(tensor.shape) == room and tensor.device.type == "xla"
         return tensor if fits else padded_to(tensor, room)
 
-    def room_of(self, shape: Sequence[Any]) -> tuple[int, ...]:
+    def room_of(self, shape: Sequence[object]) -> tuple[int, ...]:
         """Return a symbolic shape with the bucket's sizes."""
         rooms = dict(zip(self.traced.symbols, self.rooms, strict=True))
         return tuple(size if isinstance(size, int) else int(private.size_for(size, rooms)) for size in shape)
 
-    def run(self, jaxpr: Any, operands: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
+    def run(self, jaxpr: object, operands: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
         """Record the traced function, on padded tensors."""
         key = id(jaxpr), self.rooms
         if key not in self.traced.jaxprs:

@@ -32,14 +32,14 @@ def shapes(signatures: Sequence[dict[str, Any]], constraints: Sequence[str]) -> 
 
 def exported(
     artifact: bytes,
-    inputs: Sequence[Any],
+    inputs: Sequence[object],
     outputs: Sequence[Any],
     platforms: Sequence[str],
     convention: int | None = None,
 ) -> jax.export.Exported:
     """Return a portable artifact of StableHLO as what `jax.export` calls."""
 
-    def stand_in(*_: Any) -> tuple[Any, ...]:
+    def stand_in(*_: object) -> tuple[Any, ...]:
         return tuple(jnp.zeros(each.shape, each.dtype) for each in outputs)
 
     # Everything but the module itself is as if JAX had exported a function of these inputs and outputs.

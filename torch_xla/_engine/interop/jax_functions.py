@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +120,7 @@ def call(function: Callable[..., Any], args: Sequence[object], kwargs: dict[str,
     return _call(_flat(function, tree, static, name), tensors)
 
 
-def _flat(function: Callable[..., Any], tree: object, static: tuple[object, ...], name: str | None) -> Flat:
+def _flat(function: Callable[..., object], tree: object, static: tuple[object, ...], name: str | None) -> Flat:
     try:
         hash(static)
     except TypeError as error:
@@ -166,7 +166,7 @@ def traced() -> int:
 
 
 @uncollected
-def hlo_text(function: Callable[..., Any], args: Sequence[object], kwargs: dict[str, Any]) -> str:
+def hlo_text(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Return the HLO text of `function` for these arguments, in which a tensor means an array of its size and dtype."""
 
     def described(leaf: object) -> Any:

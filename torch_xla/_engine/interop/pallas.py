@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pallas_tpu
 class Interpreted:
     """A function that calls Pallas, as one that any platform runs, slowly."""
 
-    def __init__(self, kernel: Callable[..., Any]) -> None:
+    def __init__(self, kernel: Callable[..., object]) -> None:
         self._kernel = kernel
         # As XLA's operations, step by step of the grid; what those do not know, such as messages between devices, as a
         # simulation of a TPU in Python.

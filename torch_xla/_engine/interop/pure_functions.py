@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ class Kept:
             known.clear()
 
 
-def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[..., Any]:
+def assume_pure(function: Callable[..., object], takes_seed: bool) -> Callable[..., Any]:
     """Return `function`, traced once for each structure, size and dtype of its arguments."""
     known = _Known()
     _all.add(known)
@@ -63,7 +63,7 @@ def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...,
     return pure
 
 
-def _traced(function: Callable[..., Any], leaves: list[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
+def _traced(function: Callable[..., object], leaves: Sequence[object], tree: pytree.TreeSpec) -> Callable[..., Any]:
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     static = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 

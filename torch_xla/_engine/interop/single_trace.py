@@ -38,7 +38,7 @@ class _Computed:
 class SingleTrace:
     """A function of tensors as two graphs, forward and backward, from one run of the function."""
 
-    def __init__(self, function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, function: Callable[..., object], tensors: Sequence[torch.Tensor]) -> None:
         self._trace = FunctionalTrace()
         self._function = function
         self._leaves: list[Any] = []  # of the result: `_View`, `_Computed`, or what it is

@@ -98,7 +98,7 @@ def _called(function: JaxFunction, key: object, *arrays: object) -> list[Any]:
 _called_by_torch: Any = jax.custom_vjp(_called, nondiff_argnums=(0,))
 
 
-def _forward(function: JaxFunction, key: Any, *arrays: Any) -> tuple[Any, Any]:
+def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[Any, Any]:
     values = [each.value for each in arrays]
     inexact = [jnp.issubdtype(value.dtype, np.inexact) for value in values]
     needed = tuple(p for p, each in enumerate(arrays) if each.perturbed and inexact[p])

@@ -61,7 +61,7 @@ class ModuleFunction:
         parameters: Mapping[str, object],
         /,
         *args: object,
-        buffers: Mapping[str, Any] | None = None,
+        buffers: Mapping[str, object] | None = None,
         rng: object = None,
         **kwargs: object,
     ) -> Any:
@@ -120,7 +120,7 @@ class ModuleFunction:
                 )
         return {name: _as_array(given[name]) for name in wanted}
 
-    def _call_for(self, state: dict[str, Any], leaves: Sequence[object], tree: object) -> "_Call":
+    def _call_for(self, state: Mapping[str, object], leaves: Sequence[object], tree: object) -> "_Call":
         static = tuple(_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves)
         kinds = [self._kind_in_torch(self._wanted[name].dtype, array) for name, array in state.items()]
         kinds += [self._kind_in_torch(None, leaf) for leaf in leaves if isinstance(leaf, jax.Array)]

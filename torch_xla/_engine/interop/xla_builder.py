@@ -1,7 +1,7 @@
 """Build computations operation by operation, as XLA's builder does, as graphs of JAX functions."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +96,7 @@ def parameter(builder: Builder, number: int, described: Described) -> Node:
 
 
 @uncollected
-def operation(name: str, builder: Builder, operands: Sequence[Node], keywords: dict[str, Any]) -> Node:
+def operation(name: str, builder: Builder, operands: Sequence[Node], keywords: Mapping[str, object]) -> Node:
     """Return one operation; a mistake in its operands is raised here, in XLA's or JAX's words, behind the operation's
     name.
     """

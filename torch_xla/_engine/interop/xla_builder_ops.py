@@ -145,7 +145,7 @@ def reduce_all(x: Any, init: Any, *, computation: Form) -> Any:
 
 
 def reduce_window(
-    x: Any, init: Any, *, computation: Form, window_dimensions: Any, window_strides: Any, padding: Any = "valid"
+    x: Any, init: Any, *, computation: Form, window_dimensions: Any, window_strides: Any, padding: object = "valid"
 ) -> Any:
     """Reduce each window of `x`."""
     return lax.reduce_window(
@@ -156,14 +156,14 @@ def reduce_window(
 
 def select_and_scatter(
     x: Any,
-    source: Any,
-    init: Any,
+    source: object,
+    init: object,
     *,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
     select_computation: Form,
     scatter_computation: Form,
-    padding: Any = "valid",
+    padding: object = "valid",
 ) -> Any:
     """Return the gradient of a pooling: each element of `source` is added at the element that its window selects."""
     scalar = jax.ShapeDtypeStruct((), x.dtype)
@@ -197,7 +197,7 @@ def max_pool(
     batch_dimension: int,
     feature_dimension: int,
     spatial_dimensions: Sequence[int],
-    padding: Any = "valid",
+    padding: object = "valid",
 ) -> Any:
     """Return the largest element of each window over the spatial dimensions."""
     window, strides, pads = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
@@ -259,7 +259,7 @@ def over(computation: Form, *arrays: Any) -> Any:
 
 
 def element_wise(
-    *arrays: Any, computation: Form, dimensions: Sequence[int], static_operands: Sequence[Any] = ()
+    *arrays: Any, computation: Form, dimensions: Sequence[int], static_operands: Sequence[object] = ()
 ) -> Any:
     """Run `computation`, of scalars, at each place; `dimensions` are those of the operands."""
     if list(dimensions) != list(range(arrays[0].ndim)):

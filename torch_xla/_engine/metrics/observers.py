@@ -51,14 +51,14 @@ class Observers:
         for slot in self.__slots__:
             setattr(self, slot, None)
 
-    def register(self, slot: str, observer: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    def register(self, slot: str, observer: Callable[..., object] | None) -> Callable[..., Any] | None:
         """Make `observer` the one of this slot, `None` to have none; return the one before."""
         before: Callable[..., Any] | None = getattr(self, slot)
         setattr(self, slot, observer)
         return before
 
     @contextmanager
-    def registered(self, slot: str, observer: Callable[..., Any]) -> Iterator[None]:
+    def registered(self, slot: str, observer: Callable[..., object]) -> Iterator[None]:
         """Return a block in which `observer` is the one of this slot."""
         before = self.register(slot, observer)
         try:

@@ -80,7 +80,7 @@ def planned_step(planner: Planner, devices: int | tuple[jax.Device, ...] | None)
         before.restore()
 
 
-def _begin(device: Device, elsewhere: tuple[Any, ...] | None) -> None:
+def _begin(device: Device, elsewhere: tuple[object, ...] | None) -> None:
     # Marks are said of these devices' grid.
     device.marks = dict(device.marks) if elsewhere is None else {}
     device.last_schedule = None

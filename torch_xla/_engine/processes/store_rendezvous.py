@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import config
@@ -80,7 +80,7 @@ def _refuse_absence(store: Any, place: Place) -> None:
         )
 
 
-def _refuse_twins(store: Any, place: Place, own: dict[str, Any]) -> None:
+def _refuse_twins(store: Any, place: Place, own: Mapping[str, object]) -> None:
     # A process that was restarted with the same store is already counted there.
     if config.torchrun() is not None or store.add(f"{_PREFIX}/times/{place.index}", 1) == 1:
         return

@@ -4,7 +4,7 @@ import copy
 import types
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class DataWrapper(ABC):
         """Return the tensors, such as those to upload."""
 
     @abstractmethod
-    def from_tensors(self, tensors: list[Any]) -> Any:
+    def from_tensors(self, tensors: Sequence[object]) -> Any:
         """Return what takes the place of this object, made of other tensors in the same order."""
 
 

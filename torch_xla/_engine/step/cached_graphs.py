@@ -134,7 +134,7 @@ def storages_of(device: Device) -> list[Any]:
     return [storage for storage in found if storage.value.device is device]
 
 
-def stored(values: Sequence[tuple[Any, Value]]) -> Iterator[None]:
+def stored(values: Sequence[tuple[object, Value]]) -> Iterator[None]:
     """Give each storage its value, as it is run through."""
     return stores([storage for storage, _ in values], "value", [value for _, value in values])
 
@@ -144,7 +144,7 @@ def need_materialisation(device: Device) -> list[bool]:
     return [storage.value.buffer is None for storage in storages_of(device)]
 
 
-def drop_recorded(device: Device, after: Iterable[Any] = ()) -> None:
+def drop_recorded(device: Device, after: Iterable[object] = ()) -> None:
     """Drop the operations recorded on `device`: the memory that they would have written becomes uninitialised.
 
     `after` is run through together with that.

@@ -85,7 +85,7 @@ def if_held(call: EagerCall) -> EagerCall:
     return EagerCall(key, call.values, shortcuts.get(key))
 
 
-def taken(call: EagerCall, *known: Sequence[Any]) -> liveness.Taken | None:
+def taken(call: EagerCall, *known: Sequence[object]) -> liveness.Taken | None:
     """Return the values that the program of `call` takes unless they are held elsewhere; `None` if it may not.
 
     `known` are lists of values, or of (value, view), that hold them.
@@ -103,8 +103,8 @@ def run(
     made: list[Value],
     numbers: Sequence[float | int],
     draws: list[int],
-    before: Iterable[Any] = (),
-    undo: Iterable[Any] = (),
+    before: Iterable[object] = (),
+    undo: Iterable[object] = (),
 ) -> None:
     """Start the program; `made` are the values that get its outputs. `before` and `undo` are those of the `Step`."""
     shortcut, values = call.shortcut, call.values
@@ -132,7 +132,7 @@ def run(
 
 
 def learn(
-    key: Any,
+    key: object,
     slots: list[int],
     results: Sequence[int],
     numbers: tuple[tuple[float | int, ...], tuple[float | int, ...]],

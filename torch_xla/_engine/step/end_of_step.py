@@ -93,7 +93,7 @@ def start_recorded(device: Device, wait: bool) -> None:
     sync_device(device, wait)
 
 
-def add_closure(closure: Callable[..., Any], args: tuple[object, ...], in_background: bool) -> None:
+def add_closure(closure: Callable[..., object], args: tuple[object, ...], in_background: bool) -> None:
     """Queue `closure(*args)` for the end of the step of this thread's device."""
     index = devices.current_index()
     if in_background:

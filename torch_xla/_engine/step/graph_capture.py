@@ -8,7 +8,7 @@ that held them at the end of the capture.
 
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NoReturn
@@ -193,7 +193,7 @@ class Capture:
             self.refuse("a value is read. Read it after a replay, or use torch.where in the place of `if`")
         self.refuse("a program is started. Call sync(), synchronize() and functions that are compiled outside of it")
 
-    def _heard(self, event: Any) -> None:
+    def _heard(self, event: object) -> None:
         if not isinstance(event, events.Transfer) or self._thread not in (None, threading.get_ident()):
             return
         if event.direction is Direction.TO_DEVICE:
@@ -203,7 +203,7 @@ class Capture:
             )
         self.refuse("a value is read on the host. Read it after a replay")
 
-    def _look_at_state(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _look_at_state(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Refuse state that an optimizer made during the capture: each replay would begin with it."""
         known = {id(storage) for storage, _ in self._before}
         for state in optimizer.state.values():
@@ -273,7 +273,7 @@ class Capture:
         pending = replace(described(part, tape, tape.values, self.device), inputs=())  # the buffers may change
         return CapturedGraph(pending, sources, results, moved, self._generators_of(tape.draws), part.draws, donated)
 
-    def _owner_of(self, value: Value, owners: dict[int, Any]) -> Any:
+    def _owner_of(self, value: Value, owners: Mapping[int, object]) -> Any:
         found = owners.get(id(value))
         if found is None:
             raise RuntimeError(
@@ -302,7 +302,7 @@ class Capture:
         return found
 
 
-def _look_at_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+def _look_at_optimizer(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Refuse an optimizer that counts its steps on the host: a replay would repeat the step of the capture."""
     if not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise RuntimeError(

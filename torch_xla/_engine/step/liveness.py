@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import le
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..ir.graph import decode, effective
 from ..ir.tape import Front, Tape, Value
@@ -134,7 +134,7 @@ class Taken(NamedTuple):
 NOTHING = Taken([], [])
 
 
-def taken(given: list[Value], *known: Sequence[Any]) -> Taken | None:
+def taken(given: list[Value], *known: Sequence[object]) -> Taken | None:
     """Return the `given` values, unless a buffer has a holder outside the engine.
 
     `known` are the other lists that hold them: of values, or of (value, view).

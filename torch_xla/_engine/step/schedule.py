@@ -99,7 +99,7 @@ def find(
     return schedule
 
 
-def _liveness(key: Any, device: Device, code: Sequence[Any]) -> Liveness | None:
+def _liveness(key: object, device: Device, code: Sequence[object]) -> Liveness | None:
     found = _livenesses.get(key)
     if found is None and is_common(device, code):
         found = _livenesses[key] = Liveness()
@@ -107,7 +107,7 @@ def _liveness(key: Any, device: Device, code: Sequence[Any]) -> Liveness | None:
     return found
 
 
-def is_common(device: Device, code: Sequence[Any]) -> bool:
+def is_common(device: Device, code: Sequence[object]) -> bool:
     """Return whether what is on a tape is done by several processes together."""
     if device.spread is not None and len(device.spread.processes) > 1:
         return True
@@ -166,7 +166,7 @@ _COUNTED_AS = dict.fromkeys(
 )
 
 
-def counter_name(op: Any) -> str:
+def counter_name(op: object) -> str:
     """Return the name of the counter of an operator: `xla::add`."""
     name = str(op).split("::")[-1].removeprefix("aten.").split(".")[0]
     return "xla::" + _COUNTED_AS.get(name, name)

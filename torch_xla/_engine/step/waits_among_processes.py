@@ -37,7 +37,7 @@ waited = 0.0
 class _Request:
     """Arrays that a thread waits for."""
 
-    def __init__(self, arrays: list[Any]) -> None:
+    def __init__(self, arrays: Sequence[object]) -> None:
         self.arrays = arrays
         self.done = threading.Event()
         self.has_ended = False

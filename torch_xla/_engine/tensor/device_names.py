@@ -49,7 +49,7 @@ def index_or_current(device: Any = None) -> int:
     return current_index() if index is None else index
 
 
-def real_names(names: Sequence[Any] | None = None) -> list[str]:
+def real_names(names: Sequence[object] | None = None) -> list[str]:
     """Return the names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
     local = platform.local_devices()
     chosen = range(len(local)) if names is None else [device_named(name).place for name in names]

@@ -171,7 +171,7 @@ def read_of_rows(value: Grown, view: Geometry) -> Value | None:
     return found
 
 
-def padded(value: Grown, width: int, fill: Any) -> Value:
+def padded(value: Grown, width: int, fill: object) -> Value:
     """Return `value` with `fill` behind it up to `width` elements along the dimension in which it grows."""
     size = _with_size(value.spec.size, value.dim, width)
     output = spec_of(size, contiguous_stride(size), value.spec.dtype)

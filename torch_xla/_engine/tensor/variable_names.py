@@ -197,7 +197,7 @@ def visit_variables(search: NameSearch) -> None:
         frame = user_frame(frame.f_back) if frame.f_back is not None else None
 
 
-def _turn(variable: tuple[str, Any]) -> tuple[bool, bool]:
+def _turn(variable: tuple[str, object]) -> tuple[bool, bool]:
     name, thing = variable
     return name == "self", not issubclass(type(thing), torch.Tensor)
 

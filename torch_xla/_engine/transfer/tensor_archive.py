@@ -30,7 +30,7 @@ def write(data: object, path: str | os.PathLike[str], reference: Callable[[int],
     new_target.replace(target)
 
 
-def _without_tensors(data: object, folder: Path, reference: Callable[[int], Any]) -> Any:
+def _without_tensors(data: object, folder: Path, reference: Callable[[int], object]) -> Any:
     written: dict[Any, Any] = {}
 
     def write_each(tensors: list[torch.Tensor]) -> list[Any]:

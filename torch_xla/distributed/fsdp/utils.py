@@ -77,7 +77,7 @@ class DummyReduceScatter:
         self.shard_count = shard_count
         self.scale = 1.0
 
-    def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], Any]) -> None:
+    def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], object]) -> None:
         callback(
             input.chunk(self.shard_count)[0] * self.scale if self.scale != 1.0 else input.chunk(self.shard_count)[0]
         )
@@ -110,7 +110,7 @@ class BucketizedReduceScatter:
         self.scale = 1.0
         self._waiting: list[tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = []
 
-    def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], Any]) -> None:
+    def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], object]) -> None:
         size = input.numel() * input.element_size()
         held = sum(tensor.numel() * tensor.element_size() for tensor, _ in self._waiting)
         if self._waiting and (held + size > self.bucket_size_bytes or input.dtype != self._waiting[0][0].dtype):

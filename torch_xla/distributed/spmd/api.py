@@ -29,7 +29,7 @@ Partition = Callable[[str, nn.Module, DeviceMesh], None]
 _BETWEEN = "what goes into a distributed module, and comes out, is divided between graphs"
 
 
-def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
+def with_xla(func: Callable[..., object]) -> Callable[..., Any]:
     """Return `func` wrapped so that it first turns on SPMD.
 
     >>> import torch_xla.runtime as xr
@@ -105,8 +105,8 @@ def xla_distribute_module(
     module: nn.Module,
     device_mesh: DeviceMesh | None = None,
     partition_fn: Partition | None = None,
-    input_fn: Callable[..., Any] | None = None,
-    output_fn: Callable[..., Any] | None = None,
+    input_fn: Callable[..., object] | None = None,
+    output_fn: Callable[..., object] | None = None,
 ) -> nn.Module:
     """Distribute the parameters of a module over a mesh of `xla` devices, and return the module.
 
@@ -142,7 +142,7 @@ def xla_distribute_module(
     return module
 
 
-def _with_module(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_module(name: str, function: Callable[..., object]) -> Callable[..., Any]:
     """Return `function` as one of a module, values and a mesh; without the first of these, it is deprecated."""
     count = len(inspect.signature(function).parameters)
     if count == 3:

@@ -67,7 +67,7 @@ class Layout:
 
 def find_layout(
     model: torch.nn.Module,
-    step: Callable[..., Any],
+    step: Callable[..., object],
     *args: object,
     mesh_shape: Sequence[int] | None = None,
     devices: int | None = None,

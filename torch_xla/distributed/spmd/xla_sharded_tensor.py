@@ -93,7 +93,7 @@ class XLAShardedTensor(DTensor):
     """
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         with private.without_torch_function():
             result = func(*args, **(kwargs or {}))
         if torch.compiler.is_compiling() or func in _PLAIN or isinstance(result, torch.Size):
@@ -304,7 +304,7 @@ class XLAShardedTensor(DTensor):
 _PLAIN = frozenset((torch.Tensor.as_subclass, torch.Tensor.detach))
 
 
-def sharded(outputs: Any, make: Callable[[torch.Tensor], XLAShardedTensor]) -> Any:
+def sharded(outputs: object, make: Callable[[torch.Tensor], XLAShardedTensor]) -> Any:
     """Replace each plain tensor on `xla` in a structure by what `make` returns for it."""
 
     def made(value: Any) -> Any:

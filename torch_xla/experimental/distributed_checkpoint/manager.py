@@ -2,7 +2,7 @@
 
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,7 +103,7 @@ class CheckpointManager:
         self._pending.append(self._worker.submit(self._save, step, copied))
         return True
 
-    def restore(self, step: int, state_dict: dict[str, Any]) -> None:
+    def restore(self, step: int, state_dict: Mapping[str, object]) -> None:
         """Load the checkpoint of a step into a state dict. Tensors are written in place and keep their sharding.
 
         Other values are replaced in the dict: call `load_state_dict` of the model or optimizer to use them. Raises
@@ -116,7 +116,7 @@ class CheckpointManager:
             )
         self._load(step, state_dict)
 
-    def restore_latest(self, state_dict: dict[str, Any]) -> int | None:
+    def restore_latest(self, state_dict: Mapping[str, object]) -> int | None:
         """Load the latest checkpoint whose files have their checksums, and return its step; None if there is none.
 
         Warns of each damaged checkpoint, which it leaves in its place.
@@ -139,7 +139,7 @@ class CheckpointManager:
             self._load(found[0], state_dict)
         return found[0]
 
-    def _load(self, step: int, state_dict: dict[str, Any]) -> None:
+    def _load(self, step: int, state_dict: Mapping[str, object]) -> None:
         options = {"process_group": self._group, "no_dist": _is_alone()}
         with metrics.SecondsSpent(metrics.RECOVERY), _quietly():
             dcp.load(state_dict, storage_reader=self._place.reader(step), planner=SPMDLoadPlanner(), **options)
@@ -166,7 +166,7 @@ class CheckpointManager:
         """
         return processes.is_preemption_reached(step)
 
-    def _save(self, step: int, state_dict: dict[str, Any]) -> None:
+    def _save(self, step: int, state_dict: Mapping[str, object]) -> None:
         """Write a state dict whose tensors are on the CPU, and remove checkpoints beyond the limit."""
         if process_index() == 0:
             self._place.clear(step)

@@ -9,7 +9,7 @@ from .supported_release import refuse
 _keep: list[Any] = []
 
 
-def answer_calls_of(made: Any, make: Callable[..., Any]) -> None:
+def answer_calls_of(made: Any, make: Callable[..., object]) -> None:
     """Let `make(*args, **kwargs)` say what a call of the class `made` returns; where it returns `None`, PyTorch does.
 
     The class must stay the one that it is: annotations, `isinstance` and TorchScript know it. So it gets a class of its
@@ -35,7 +35,7 @@ def _class_of(thing: object) -> Any:
     return ctypes.c_void_p.from_address(id(thing) + object.__basicsize__ - word)
 
 
-def _calling(kind: Any, made: object, make: Callable[..., Any]) -> type:
+def _calling(kind: Any, made: object, make: Callable[..., object]) -> type:
     class Calling(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
         # A class written in C has its module in its name, which this attribute of its class would hide.

@@ -275,7 +275,7 @@ def load(data: bytes, devices: Sequence[jax.Device]) -> Any:
     return client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
 
 
-def _layouts(ask: Callable[[], Sequence[Any]]) -> list[Any] | None:
+def _layouts(ask: Callable[[], Sequence[object]]) -> list[Any] | None:
     # JAX's own function for this takes whatever is raised in it, an interrupt too, for an answer.
     try:
         return [Layout.from_pjrt_layout(each) for each in ask()]
@@ -361,7 +361,7 @@ def starter_on_each(compiled: Any) -> Starter:
 
 
 def _call_with_tokens(
-    call: Any, handlers: Sequence[Any], arrays: Sequence[jax.Array], note: Callable[[Any], object] = bool
+    call: Any, handlers: Sequence[object], arrays: Sequence[jax.Array], note: Callable[[Any], object] = bool
 ) -> Sequence[jax.Array]:
     """Call with tokens; `note` is given what can be waited for: the run has ended then."""
     found = call.xla_executable.execute_sharded(call._add_tokens_to_inputs(list(arrays)), with_tokens=True)
@@ -386,7 +386,7 @@ class _Somewhere(source_info_util.SourceInfo):
 
     __slots__ = ()
 
-    def replace(self, *, traceback: Any = None, name_stack: Any = None) -> source_info_util.SourceInfo:
+    def replace(self, *, traceback: object = None, name_stack: Any = None) -> source_info_util.SourceInfo:
         inside = name_stack is not None and not name_stack.stack
         known = traceback_at(None) if inside else (traceback or self.traceback)
         return _Somewhere(known, self.name_stack if name_stack is None else name_stack)

@@ -39,7 +39,7 @@ def _calls_for_results(part: object) -> bool:
     )
 
 
-def in_order(closed: Any) -> Any:
+def in_order(closed: object) -> Any:
     """Return the same function, all of whose callbacks are made in the order in which they were traced."""
 
     def change(equation: Any) -> Any:
@@ -53,7 +53,7 @@ def in_order(closed: Any) -> Any:
     return _changed(closed, change, lambda effects: frozenset(_UNORDERED.get(each, each) for each in effects))
 
 
-def without_callbacks(closed: Any) -> Any:
+def without_callbacks(closed: object) -> Any:
     """Return the same function, which makes no callback whose result is not used."""
 
     def change(equation: Any) -> Any:

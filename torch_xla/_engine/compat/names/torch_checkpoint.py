@@ -51,6 +51,6 @@ def remote_reader(address: str) -> Any:
     return importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem").FsspecReader(address)
 
 
-def remote_writer(address: str, **options: Any) -> Any:
+def remote_writer(address: str, **options: object) -> Any:
     """Return PyTorch's writer of checkpoints to an address."""
     return importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem").FsspecWriter(address, **options)

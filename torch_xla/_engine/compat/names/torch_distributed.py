@@ -30,21 +30,21 @@ __all__ = [
 ]  # fmt: skip
 
 
-def spec_of_tensor(mesh: Any, placements: Sequence[Any], tensor: torch.Tensor) -> Any:
+def spec_of_tensor(mesh: object, placements: Sequence[object], tensor: torch.Tensor) -> Any:
     """Return the layout of PyTorch's own distributed tensors: a `DTensorSpec`, which has no public name."""
     specs = importlib.import_module("torch.distributed.tensor._dtensor_spec")
     meta = specs.TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
     return specs.DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
 
 
-def done(result: Any) -> Any:
+def done(result: object) -> Any:
     """Return a work that has ended. PyTorch offers none to groups written in Python."""
     future: Any = torch.futures.Future()
     future.set_result(result)
     return _c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
-def factor_of(op: Any) -> Any:
+def factor_of(op: object) -> Any:
     """Return the factor of a reduction `PREMUL_SUM`, a number or a tensor.
 
     PyTorch shows the factor only to what saves the reduction.
@@ -62,7 +62,7 @@ def devices_asked_for(group: Any) -> list[str]:
     return [each.partition(":")[0] for each in told.split(",") if each]
 
 
-def register_group(name: str, make: Callable[..., Any]) -> None:
+def register_group(name: str, make: Callable[..., object]) -> None:
     """Let `make` create groups of the backend `name`, for the device type of the same name.
 
     From 2.15 on PyTorch's flight recorder listens to groups written in C++, and fails on one in Python that says which
@@ -191,13 +191,13 @@ def has_gloo() -> bool:
     return torch.distributed.is_gloo_available()
 
 
-def reduces_unlike_gloo(options: Any) -> bool:
+def reduces_unlike_gloo(options: object) -> bool:
     """Return whether these are the options of a collective whose reduction Gloo does not have."""
     reduction = getattr(options, "reduceOp", None)
     return str(getattr(reduction, "op", reduction)).endswith(("AVG", "PREMUL_SUM"))
 
 
-def gloo(store: Any, rank: int, size: int, timeout: Any, address: str) -> Any:
+def gloo(store: object, rank: int, size: int, timeout: object, address: str) -> Any:
     """Return PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds
     best.
     """
@@ -257,7 +257,7 @@ def give_meshes_groups(
         return None
 
     # A part of a mesh is found by the rank of who asks for it.
-    def get_rank(group: Any = None) -> int:
+    def get_rank(group: object = None) -> int:
         if group is None and not _distributed_c10d.is_initialized() and not wanted():
             return divides()[0]
         return original_rank(group)
@@ -294,14 +294,16 @@ def current_mesh() -> Any:
     return _device_mesh._mesh_resources.get_current_mesh()
 
 
-def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -> None:
+def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., object]) -> None:
     """Let `torch.distributed.tensor.zeros` and the others call `make(function, size, mesh, placements, **options)`.
 
     For meshes that are `wanted`.
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def helper(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
+    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
+        def helper(
+            function: object, size: object, device_mesh: object = None, placements: object = None, **options: object
+        ) -> Any:
             mesh = device_mesh or current_mesh()
             return (make if wanted(mesh) else original)(function, size, mesh, placements, **options)
 
@@ -412,7 +414,7 @@ def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManage
     patch_list.batch_isend_irecv.put(batch)
 
 
-def distributed(name: str, of: Any, mesh: Any, *args: Any) -> Any:
+def distributed(name: str, of: object, mesh: Any, *args: object) -> Any:
     """Return the function `name` of `torch.distributed.tensor`, called as for meshes of other devices.
 
     Its module is found here: it takes half a second to import, and who is here came from it.

@@ -1,7 +1,7 @@
 """Every private name of Dynamo and AOTAutograd that the engine borrows. Importing this imports both."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +80,7 @@ class FunctionalTrace:
         self._count = 0  # of the inputs that were made on the way
 
     def run(
-        self, function: Callable[..., Any], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
+        self, function: Callable[..., object], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
     ) -> GraphModule:
         """Return the graph of `function`, called with tensors without memory that are like `tensors`."""
         with self._mode:
@@ -194,7 +194,7 @@ def route_inductor(
     finds it by name.
     """
 
-    def in_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    def in_compile(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(self: Any, model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
             if not is_ours(model, examples):
@@ -208,9 +208,9 @@ def route_inductor(
 
         return call
 
-    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
+    def by_name(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def inductor(model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
+        def inductor(model: GraphModule, examples: Sequence[object], **options: object) -> Any:
             return backend(model, examples) if is_ours(model, examples) else original(model, examples, **options)
 
         return inductor
@@ -219,7 +219,7 @@ def route_inductor(
     register_backend(by_name(registry.lookup_backend("inductor")), "inductor")
 
 
-def check_mode_and_options(mode: str | None, options: dict[str, Any] | None) -> None:
+def check_mode_and_options(mode: str | None, options: Mapping[str, object] | None) -> None:
     """Raise what `torch.compile` raises for a mode or an option that Inductor does not know."""
     torch._TorchCompileInductorWrapper(mode, options, None)  # type: ignore[no-untyped-call]
 
@@ -230,7 +230,7 @@ def guard_distributed() -> None:
     Of others it guards the parts, and of this one it would guard nothing.
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
             found = original(self, value)
@@ -250,11 +250,11 @@ def guard_arguments_of_constants() -> None:
     and guard these, as it does from 2.12 on.
     """
 
-    def guard(argument: Any) -> None:
+    def guard(argument: object) -> None:
         if isinstance(argument, (UserFunctionVariable, SkipFunctionVariable)) and argument.source is not None:
             install_guard(argument.source.make_guard(GuardBuilder.ID_MATCH))
 
-    def as_constant(argument: Any) -> Any:
+    def as_constant(argument: object) -> Any:
         argument = LazyVariableTracker.realize_all(argument)
         VariableTracker.visit(guard, argument)
         if not isinstance(argument, UserDefinedObjectVariable) or argument.is_tensor():
@@ -267,9 +267,9 @@ def guard_arguments_of_constants() -> None:
             return SimpleNamespace(is_tensor=lambda: False, as_python_constant=lambda: argument.value)
         return argument
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def invoke(tx: Any, fn: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def invoke(tx: object, fn: object, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
             if not str(getattr(fn, "__module__", "")).startswith("torch_xla."):
                 return original(tx, fn, name, args, kwargs)
             return original(
@@ -306,9 +306,9 @@ def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iter
     Outside they must be PyTorch's own: Dynamo traces these, and refuses functions of ours.
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrap(value: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrap(value: object, *args: object, **kwargs: object) -> Any:
             return original(instead(value) if isinstance(value, torch.Tensor) else value, *args, **kwargs)
 
         return wrap
@@ -322,7 +322,7 @@ def are_given_to_transforms() -> bool:
     return patch_list.wrap_for_grad.in_force or patch_list.wrap_for_vmap.in_force
 
 
-def leave_function_mode(mode: Any) -> None:
+def leave_function_mode(mode: object) -> None:
     """Take `mode` off the stack of modes of functions, if it is the innermost."""
     if overrides._get_current_function_mode() is mode:
         overrides._pop_mode()
@@ -354,12 +354,12 @@ def make_traceable(operator: Any, make: Callable[[Any, Sequence[Any]], list[torc
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
-    def functional(ctx: Any, *args: Any) -> Any:
+    def functional(ctx: Any, *args: object) -> Any:
         given = ctx.unwrap_tensors(args)
         with ctx.redispatch_to_next():
             return ctx.wrap_tensors(operator(*given))
 
-    def described(mode: Any, *args: Any) -> Any:
+    def described(mode: Any, *args: object) -> Any:
         with mode:
             return make(operator, args)
 

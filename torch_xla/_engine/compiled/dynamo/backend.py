@@ -69,7 +69,7 @@ def compile_whole(module: GraphModule, kind: str) -> Callable[..., Any]:
     return _boxed(CompiledGraph(module, kind))
 
 
-def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def _boxed(compiled: Callable[..., object]) -> Callable[..., Any]:
     def boxed(arguments: list[Any]) -> Any:
         taken = list(arguments)
         arguments.clear()
@@ -81,7 +81,7 @@ def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
 def _raising(refusal: Exception) -> Callable[[list[Any]], Any]:
     """Return a graph that raises when it is called. Dynamo would wrap an error that is raised while it compiles."""
 
-    def raising(_: list[Any]) -> Any:
+    def raising(_: Sequence[object]) -> Any:
         raise refusal.with_traceback(None)
 
     return raising
@@ -108,7 +108,7 @@ class CompiledGraph:
         # Nothing follows an inference graph, so it starts at once. A training step waits for backward and optimizer.
         self._starts = kind == "inference"
 
-    def __call__(self, arguments: list[Any]) -> Any:
+    def __call__(self, arguments: Sequence[object]) -> Any:
         parts = self._parts
         values = dict(zip(parts.placeholders, arguments, strict=True))
         values.update(self._constants)

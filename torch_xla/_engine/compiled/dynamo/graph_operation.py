@@ -133,7 +133,7 @@ class GraphOperation:
     def _worked_out(self, template: list[Any], specs: tuple[Spec, ...], arguments: list[Any]) -> tuple[Spec, ...]:
         numbers = [each for each in arguments if isinstance(each, float)]
 
-        def abstract(*arrays: Any) -> Any:
+        def abstract(*arrays: object) -> Any:
             filled = [
                 arrays[each.index]
                 if isinstance(each, Operand)

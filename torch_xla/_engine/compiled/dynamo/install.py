@@ -26,7 +26,7 @@ def _run_higher_order(operator: object, *args: object, **kwargs: object) -> Any:
     return importlib.import_module("..loops.higher_order_ops", __package__).run(operator, args, kwargs)
 
 
-def _registering(original: Callable[..., Any]) -> Callable[..., Any]:
+def _registering(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def compile(*args: object, **kwargs: object) -> Any:
         _prepare()

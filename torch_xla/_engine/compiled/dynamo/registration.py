@@ -1,6 +1,6 @@
 """Register the backend `openxla` of `torch.compile`, and compile what Dynamo hands to it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,11 @@ def _restore_random_state(state: torch.Tensor) -> None:
 
 
 def compile_module(
-    module: GraphModule, examples: Sequence[object], *, mode: str | None = None, options: dict[str, Any] | None = None
+    module: GraphModule,
+    examples: Sequence[object],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of PyTorch's functions as Dynamo found it: forward, and backward if there will be one.
 

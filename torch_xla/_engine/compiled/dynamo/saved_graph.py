@@ -32,7 +32,7 @@ class SavedEntry:
 class SavedGraph(SerializableCallable):
     """A compiled graph that PyTorch can save."""
 
-    def __init__(self, data: bytes, compiled: Callable[..., Any]) -> None:
+    def __init__(self, data: bytes, compiled: Callable[..., object]) -> None:
         self._data = data
         self._compiled = compiled
 

@@ -21,7 +21,7 @@ _PLAIN = (bool, int, float, str, type(None))
 class _Step(nn.Module):
     """A step as a module that contains the model, so that the model's parameters can be exchanged for the call."""
 
-    def __init__(self, model: nn.Module, step: Callable[..., Any]) -> None:
+    def __init__(self, model: nn.Module, step: Callable[..., object]) -> None:
         super().__init__()
         self.model = model
         self._step = step
@@ -116,7 +116,7 @@ def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None)
     return grad
 
 
-def _of_step(step: Callable[..., Any]) -> Any:
+def _of_step(step: Callable[..., object]) -> Any:
     """Return a key of a step: functions with equal code that close over equal values have equal keys.
 
     The kept trace holds the objects that the key compares by identity.

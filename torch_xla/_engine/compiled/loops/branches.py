@@ -53,7 +53,7 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
     if any(stage.is_written(each) for each in leaves if isinstance(each, torch.Tensor)):
         raise RuntimeError(f"a function of {operator} writes to an operand; return what it becomes, or clone it first")
 
-    def of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:
+    def of_leaves(function: Callable[..., object]) -> Callable[..., Any]:
         def run(*tensors: torch.Tensor) -> Any:
             own = [tensor.clone() for tensor in tensors[: len(leaves)]]
             results = with_captured(function, captured, tensors[len(leaves) :])(*_given(tree, own))

@@ -72,7 +72,7 @@ class Tracing:
             argument = _Argument(described, tuple(memories), is_sliced)
             self._arguments[address_of(described.untyped_storage())] = argument
 
-    def run(self, function: Callable[..., Any], *args: object) -> Any:
+    def run(self, function: Callable[..., object], *args: object) -> Any:
         """Return the result of `function` for such arguments."""
         selections = Selections(self._writes.to)
         substitution = Substitution(self._stand_in, selections)
@@ -231,7 +231,7 @@ class _Writes(TorchDispatchMode):
         """Return the number of writes to a part of a memory."""
         return sum(count for each, count in self._spans.get(span.storage, {}).items() if each.overlaps(span))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return func(*args, **kwargs)  # a loop or branch, which writes to nothing
@@ -289,7 +289,7 @@ def _seen(results: object, substitute: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def with_captured(
-    function: Callable[..., Any], captured: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+    function: Callable[..., object], captured: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Callable[..., Any]:
     """Return `function`, which finds the tensors `given` in place of those it closes over."""
     places = {id(tensor): place for place, tensor in enumerate(captured)}

@@ -161,7 +161,7 @@ class Selections:
                 "not a view. Write `x[i] = value`, or `x[i] += value`"
             )
 
-    def _check(self, function: Any, args: Any, kwargs: Any) -> None:
+    def _check(self, function: Any, args: Any, kwargs: object) -> None:
         tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         if function is Tensor.__setitem__ and len(args) > 2 and isinstance(args[2], Tensor):
             # `x[i] += value` writes to what it selects, and puts it back.

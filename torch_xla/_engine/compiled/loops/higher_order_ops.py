@@ -40,7 +40,9 @@ def run(operator: Any, args: object, kwargs: object) -> Any:
     return call([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
-def _composed(operator: object, leaves: list[Any], tree: pytree.TreeSpec, tensors: Sequence[torch.Tensor]) -> Any:
+def _composed(
+    operator: object, leaves: Sequence[object], tree: pytree.TreeSpec, tensors: Sequence[torch.Tensor]
+) -> Any:
     given = iter(tensors)
     filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(filled, tree)

@@ -23,11 +23,11 @@ class _WithoutChecks(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         return None if func in _CHECKS else func(*args, **(kwargs or {}))
 
 
-def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
+def without_checks(function: Callable[..., object]) -> Callable[..., Any]:
     """Return `function` without its assertions while it is traced."""
 
     def run(*args: object) -> Any:
@@ -37,7 +37,7 @@ def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
+def pure_graph(function: Callable[..., object], tensors: Sequence[torch.Tensor]) -> GraphModule:
     """Return the graph of functional operators that `function`, of tensors and of tuples of them, calls for such
     tensors.
     """
@@ -46,7 +46,7 @@ def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) ->
 
 
 def graph_for(
-    function: Callable[..., Any], described: Sequence[object], table: dict[Any, Callable[..., Any]]
+    function: Callable[..., object], described: Sequence[object], table: dict[Any, Callable[..., Any]]
 ) -> GraphModule:
     """Return the same for tensors that were described already, whose sizes may be symbols, with these
     decompositions.
@@ -58,7 +58,7 @@ def graph_for(
     return graph  # type: ignore[no-any-return]
 
 
-def traced_call(function: Callable[..., Any], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
+def traced_call(function: Callable[..., object], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
     """Return `function` of these arguments as one recorded operation of the tensors among them, without gradients.
 
     Raises `Unsplittable` if it cannot be one.

@@ -93,7 +93,7 @@ class Substitution(TorchFunctionMode):
             _here.substitutions.remove(self)
         _transforms.end(id(self))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._depth != _here.depth:
             return func(*args, **kwargs)

@@ -16,12 +16,12 @@ from .scan_gradients import Differentiated, Examples, Roles, draws_of, without_g
 class ScanLoop:
     """A scan of a body, with gradients where its tensors require them."""
 
-    def __init__(self, body: Callable[..., Any], roles: Roles, reverse: bool = False) -> None:
+    def __init__(self, body: Callable[..., object], roles: Roles, reverse: bool = False) -> None:
         self._body, self._roles, self._reverse = body, roles, reverse
         self._plain: Whole | None = None
         self._differentiated: dict[Any, Differentiated | None] = {}
 
-    def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Sequence[torch.Tensor]:
+    def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., object]) -> Sequence[torch.Tensor]:
         """Return the last carried values and the stacked outputs, for first carried values, slices and constants."""
         refuse_transforms("scan", tensors)
         found = self.differentiated(tensors, partition)
@@ -33,7 +33,9 @@ class ScanLoop:
         results: Sequence[torch.Tensor] = _Scan.apply(found, *tensors)
         return results
 
-    def differentiated(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Differentiated | None:
+    def differentiated(
+        self, tensors: Sequence[torch.Tensor], partition: Callable[..., object]
+    ) -> Differentiated | None:
         """Return both directions, with the gradients that such tensors ask for; none where no result has a gradient."""
         needed = tuple(torch.is_grad_enabled() and each.requires_grad for each in tensors)
         if not any(needed):
@@ -46,7 +48,7 @@ class ScanLoop:
             )
         return self._differentiated[needed, partition]
 
-    def draws(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> list[Any]:
+    def draws(self, tensors: Sequence[torch.Tensor], partition: Callable[..., object]) -> list[Any]:
         """Return the operators that draw random numbers in a round, for such tensors."""
         found = self.differentiated(tensors, partition)
         if found is not None:
@@ -198,7 +200,7 @@ class _Draws(TorchDispatchMode):
         super().__init__()
         self._drawn, self._is_given = drawn, is_given
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator) or torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)

@@ -106,7 +106,9 @@ def draws_of(body: GraphModule) -> list[Any]:
     return [node.target for node in body.graph.nodes if interpreter.is_random(body, node)]
 
 
-def without_gradients(body: Callable[..., Any], roles: Roles, tensors: Sequence[torch.Tensor], reverse: bool) -> Whole:
+def without_gradients(
+    body: Callable[..., object], roles: Roles, tensors: Sequence[torch.Tensor], reverse: bool
+) -> Whole:
     """Return a scan as a function of its tensors."""
     examples = Examples(roles, tensors)
     graph = pure_graph(body, examples.round())

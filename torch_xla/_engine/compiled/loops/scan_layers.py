@@ -35,7 +35,7 @@ known_layers: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list
     "scan_layers traces its layers itself, between two graphs. Leave fullgraph=True out, or make the step one program "
     "by torch_xla.compile(step, full_graph=True)"
 )
-def scan_layers(layers: Iterable[nn.Module], value: object, partition: Callable[..., Any], is_pure: bool) -> Any:
+def scan_layers(layers: Iterable[nn.Module], value: object, partition: Callable[..., object], is_pure: bool) -> Any:
     """Pass `value` through `layers` by a scan. Raise `ValueError` if the layers are not equal."""
     layers = list(layers)
     if not layers:

@@ -78,7 +78,7 @@ class Recipe:
         return tuple(result.clone() for result in results)
 
 
-def trace(function: Callable[..., Any], init: object, xs: object) -> Recipe:
+def trace(function: Callable[..., object], init: object, xs: object) -> Recipe:
     """Run the body once on tensors without memory, and record its captures. Raise the errors of the body."""
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
     carried, sliced = tensors_in(init), tensors_in(xs)
@@ -120,7 +120,7 @@ def refuse_writes(recipe: Recipe) -> None:
         )
 
 
-def _recipe(function: Callable[..., Any], stage: Tracing, init: Nested, xs: Nested, ys: Nested) -> Recipe:
+def _recipe(function: Callable[..., object], stage: Tracing, init: Nested, xs: Nested, ys: Nested) -> Recipe:
     """Return what tracing the body showed about a scan."""
     captured, places = stage.captured, stage.written
     others = set(range(len(captured))).difference(places)
@@ -151,7 +151,7 @@ def trace_by_itself(recipe: Recipe, init: object, xs: object) -> None:
     recipe.graph = pure_graph(recipe.body, [each.detach() for each in tensors])
 
 
-def run(recipe: Recipe, init: object, xs: object, partition: Callable[..., Any]) -> tuple[Any, Any]:
+def run(recipe: Recipe, init: object, xs: object, partition: Callable[..., object]) -> tuple[Any, Any]:
     """Return the last carry and the stacked outputs."""
     if not is_traced() and _shared(recipe, init, xs) != recipe.shared:
         # The body may see what it writes to as another argument than before.

@@ -15,7 +15,7 @@ from .scan_gradients import around_while
 from .storage_aliasing import like
 
 
-def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[object]) -> Any:
+def while_loop(condition: Callable[..., object], body: Callable[..., object], carried: Sequence[object]) -> Any:
     """Run `body` on `carried` while `condition` holds, and return the last carried values."""
     return Loop(condition, body, carried).run(carried)
 
@@ -23,7 +23,9 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried:
 class Loop:
     """A condition and a body, traced for what is carried being like this."""
 
-    def __init__(self, condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[object]) -> None:
+    def __init__(
+        self, condition: Callable[..., object], body: Callable[..., object], carried: Sequence[object]
+    ) -> None:
         leaves, self._tree = pytree.tree_flatten(tuple(carried))
         self._condition, self._body, self._count = condition, body, len(leaves)
         stage = Tracing()
@@ -52,7 +54,7 @@ class Loop:
         results: Any = _ForwardOnly.apply(self._whole, *tensors)
         return pytree.tree_unflatten(list(results), self._tree)
 
-    def _call(self, function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
+    def _call(self, function: Callable[..., object], tensors: Sequence[torch.Tensor]) -> Any:
         values = [tensor.clone() for tensor in tensors[: self._count]]
         given = with_captured(function, self._captured, tensors[self._count :])
         return given(*pytree.tree_unflatten(values, self._tree))
@@ -65,7 +67,7 @@ class Loop:
 
 
 def loop_of(
-    function: Callable[..., Any], key: Any, condition: Callable[..., Any], body: Callable[..., Any], carried: Any
+    function: Callable[..., object], key: Any, condition: Callable[..., Any], body: Callable[..., Any], carried: Any
 ) -> Loop:
     """Return a loop whose body follows from `function` and `key`: traced once for each kind of `carried` if there is
     one.

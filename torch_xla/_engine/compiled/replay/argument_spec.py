@@ -1,7 +1,7 @@
 """Flatten the arguments of a call: what identifies them, their tensors, and their other objects."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -26,7 +26,7 @@ class Call:
     hindrance: str = ""  # why such a call can never be replayed
 
 
-def taken_apart(args: Sequence[object], kwargs: dict[str, Any]) -> Call:
+def taken_apart(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
     """Return the call with these arguments. Keep the objects as long as its key: the key contains their addresses."""
     key: list[Any] = []
     call = Call((), [])

@@ -41,7 +41,7 @@ class TooMuch(Exception):
     """A function sees more than can be looked at every step."""
 
 
-def reach(roots: Iterable[tuple[str, Any]], reads: Reads) -> Reached:
+def reach(roots: Iterable[tuple[str, object]], reads: Reads) -> Reached:
     """Return what code that has read `reads` can reach from `roots`, pairs of a name for messages and a value."""
     roots = [*roots, *_global_hooks()]
     while True:
@@ -282,7 +282,7 @@ class _Walk:
             self._sequence(path, value, strict)
         self.add(kind.__name__, kind, strict)
 
-    def _all_attributes(self, path: str, attributes: dict[str, Any], strict: bool, of_torch: bool) -> None:
+    def _all_attributes(self, path: str, attributes: Mapping[str, object], strict: bool, of_torch: bool) -> None:
         """Guard attributes that the program has not named, which PyTorch may read: they must stay as they are."""
         self._hold(path, attributes, Look.ATTRIBUTES)
         self._entries += len(attributes)

@@ -336,7 +336,7 @@ class Replay:
         self._settled_gradients = set(storages)
         return len(self._settled_gradients) == len(storages) and not self._settled_gradients & self._seen_storages
 
-    def _alias_the_same(self, arguments: list[Any]) -> bool:
+    def _alias_the_same(self, arguments: Sequence[object]) -> bool:
         for storage, alias in zip(arguments, self._aliases, strict=True):
             if id(storage) in self._settled_gradients:
                 return False

@@ -109,7 +109,7 @@ class Replayed:
 
     _shows_numbers = True  # the program's own code may see a number of a trace where it has a float
 
-    def __init__(self, function: Callable[..., Any], region: Region) -> None:
+    def __init__(self, function: Callable[..., object], region: Region) -> None:
         region.name = region.name or getattr(function, "__qualname__", type(function).__name__)
         self.__qualname__ = region.name  # where `function` has none, such as a module
         functools.update_wrapper(self, function, updated=())
@@ -298,7 +298,7 @@ class ReplayedByItself(Replayed):
 
     _shows_numbers = False
 
-    def __init__(self, function: Callable[..., Any], region: Region) -> None:
+    def __init__(self, function: Callable[..., object], region: Region) -> None:
         super().__init__(function, region)
         self._calls = 0
         self._running = 0

@@ -1,7 +1,7 @@
 """Watch one call of a function: note what it read, wrote and returned, in terms that a replay can use."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from operator import is_
 from typing import Any
@@ -37,9 +37,9 @@ MOST_CONSTANT_BYTES = 1 << 20
 
 
 def record(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     call: Call,
     device: Device,
     known: Reads | None,
@@ -117,9 +117,9 @@ def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[object,
 
 @uncollected
 def _call(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     facts: Facts,
     suspects: Sequence[Change],
     changing: Changing,

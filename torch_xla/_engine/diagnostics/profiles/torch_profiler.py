@@ -104,7 +104,7 @@ def _name_modules() -> list[Any]:
     ]
 
 
-def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
+def _ending(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def leave(profile: object, *error: object) -> Any:
         recording: _Recording | None = getattr(profile, "_torch_xla", None)
@@ -195,7 +195,7 @@ def _with_device_events(original: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
-def _with_device_lanes(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_device_lanes(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def export(profile: object, path: str, *args: object, **kwargs: object) -> Any:
         done = original(profile, path, *args, **kwargs)

@@ -239,7 +239,7 @@ def _cut(old: Known, new: Known, read: Known | None) -> Iterator[Difference]:
         yield Difference(Kind.CUT, text, read.started_by)
 
 
-def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+def _common(one: Sequence[object], other: Sequence[object]) -> int:
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -283,7 +283,7 @@ def _change(was: Spec, now: Spec, name: str) -> str:
     return f"{', '.join(f'dim {dim} of {name} {a} → {b}' for dim, a, b in changed)}"
 
 
-def _short(dtype: Any) -> str:
+def _short(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -355,7 +355,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
     return {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
 
 
-def _parameters(op: Any) -> Iterable[str]:
+def _parameters(op: object) -> Iterable[str]:
     """Return what the arguments of an operation of ours are called, by the rule that lowers it."""
     rule = rule_of(op)
     named = inspect.signature(rule.lower).parameters.values() if rule is not None else ()
@@ -363,14 +363,14 @@ def _parameters(op: Any) -> Iterable[str]:
     return itertools.chain(names, (f"argument {place}" for place in itertools.count(len(names))))
 
 
-def _plain(argument: Any) -> Any:
+def _plain(argument: object) -> Any:
     # `True` and `1` are equal, and no list equals a tuple.
     if isinstance(argument, (list, tuple)):
         return tuple(_plain(element) for element in argument)
     return (type(argument), argument)
 
 
-def _shown(argument: Any) -> str:
+def _shown(argument: object) -> str:
     if isinstance(argument, (Operand, Number)):
         return "a value" if isinstance(argument, Operand) else "a number"
     if isinstance(argument, (list, tuple)):

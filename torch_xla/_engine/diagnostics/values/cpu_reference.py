@@ -1,6 +1,6 @@
 """Run one recorded operator with PyTorch on the CPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,7 @@ def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) 
     ]
 
 
-def _run_operator(op: object, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run_operator(op: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     if not isinstance(op, OpOverload):
         raise NotRunnable(f"{op} is not PyTorch's")
     # In-place operators have arguments that the functional ones, whose rules compute them, lack at the end.

@@ -7,7 +7,7 @@ the last one belongs to the innermost part that is open. So nothing is counted t
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -235,7 +235,7 @@ class _DeviceWatcher:
             self._until = end
 
 
-def _operations(code: list[Any]) -> int:
+def _operations(code: Sequence[object]) -> int:
     return sum(entry.__class__ is Plan for entry in code)
 
 

@@ -33,7 +33,7 @@ _NAMED_PLACES = frozenset((*_PLACES, "indices", "offsets"))
 
 
 def refuse_dtypes(
-    rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.dtype | None = None
+    rule: Rule, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], result: torch.dtype | None = None
 ) -> None:
     """Raise what the CPU raises for the dtypes of a call.
 
@@ -81,7 +81,7 @@ def refuse_without_kernel(name: str, *args: Any) -> None:
         put_last(_taken, asked, None, _MOST_TAKEN)
 
 
-def _refuse_made(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _refuse_made(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
     """Raise what the CPU raises for the `dtype=` of a tensor that is made of numbers, such as by `arange`."""
     dtype = kwargs.get("dtype")
     asked = operator.name, (), (dtype,)
@@ -101,7 +101,7 @@ def _at_most_few(leaf: Any) -> Any:
     return type(leaf)(min(max(leaf, -_FEW), _FEW)) if is_number and abs(leaf) > _FEW else leaf
 
 
-def refuse_outs(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_outs(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
     """Raise what the CPU raises for the dtypes of tensors given as `out=`, and not what it raises for zeros."""
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone=True):
@@ -110,7 +110,7 @@ def refuse_outs(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def is_refused(
     operator: Operator,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     refusal: Exception,
     of_dtypes_alone: bool,
@@ -130,7 +130,7 @@ def is_refused(
     return not of_dtypes_alone or _comes_of_dtypes(operator, args, kwargs, refusal)
 
 
-def _comes_of_dtypes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], refusal: Exception) -> bool:
+def _comes_of_dtypes(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], refusal: Exception) -> bool:
     """Return whether the CPU accepts the same call with operands of one dtype."""
     tensors = _tensors(args, kwargs)
     named = _named(operator, args, kwargs)
@@ -148,7 +148,7 @@ def _comes_of_dtypes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _is_doubtful(
-    rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.dtype | None
+    rule: Rule, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], result: torch.dtype | None
 ) -> bool:
     """Return whether PyTorch may refuse this combination of dtypes, or a result that does not fit its place."""
     operands = _tensors(args, kwargs)
@@ -175,7 +175,7 @@ def _is_of_one_float(operands: list[Tensor]) -> bool:
     return len({each.dtype for each in operands}) == 1 and operands[0].is_floating_point() and operands[0].itemsize > 1
 
 
-def _has_places_beside(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _has_places_beside(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether an operator may accept unlike dtypes, because some of its operands may be indices or masks."""
     found = {each.dtype for each in _tensors(args, kwargs)}
     if len(found) == 1 or _is_of_lists(operator) or not _has_usual_places(operator, args, kwargs):
@@ -183,29 +183,29 @@ def _has_places_beside(operator: Operator, args: tuple[Any, ...], kwargs: dict[s
     return not any(dtype.is_complex for dtype in found) or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found)
 
 
-def _has_usual_places(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _has_usual_places(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether an index has one of the dtypes that every operator accepts for it."""
     named = _named(operator, args, kwargs)
     places = [(named.get(name), usual) for name, usual in _PLACES.items()]
     return all(place.dtype in usual for place, usual in places if isinstance(place, Tensor))
 
 
-def _named(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _named(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip([a.name for a in schema_of(operator.overload).arguments], args, strict=False)), **kwargs}
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def _tensors(args: tuple[object, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
 
-def _kinds(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _kinds(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return what else the CPU's choice of a kernel depends on: the kinds of numbers, words, and dtypes asked for."""
     numbers = [args[w] if isinstance(w, int) else kwargs[w] for w in operator.scalars if _is_given(w, args, kwargs)]
     words = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.dtype))
     return (*map(type, numbers), *words)
 
 
-def _is_given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_given(where: int | str, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
     return where < len(args) if isinstance(where, int) else where in kwargs
 
 

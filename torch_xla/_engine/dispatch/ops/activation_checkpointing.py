@@ -22,7 +22,7 @@ def patch_checkpoints() -> None:
 
 
 def _isolating(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: object, recompute: Callable[..., Any], *args: object, **kwargs: object) -> None:  # noqa: N807
+    def __init__(self: object, recompute: Callable[..., object], *args: object, **kwargs: object) -> None:  # noqa: N807
         def recompute_fn(*inputs: object) -> Any:
             return recompute(*_isolated(inputs))
 
@@ -31,7 +31,7 @@ def _isolating(original: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def _detaching(original: Callable[..., Any]) -> Callable[..., Any]:
+def _detaching(original: Callable[..., object]) -> Callable[..., Any]:
     def detach_variable(inputs: object) -> Any:
         return original(_isolated(inputs) if isinstance(inputs, tuple) else inputs)
 

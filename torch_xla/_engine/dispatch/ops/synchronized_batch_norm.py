@@ -106,7 +106,7 @@ class _WithoutDerivative(torch.autograd.Function):
     """Results that depend on what requires a gradient, and have none: to ask for it is an error, as on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, kernel: Callable[..., Any], *args: object) -> Any:
+    def forward(ctx: Any, name: str, kernel: Callable[..., object], *args: object) -> Any:
         ctx.name = name
         return kernel(*args)
 
@@ -115,7 +115,7 @@ class _WithoutDerivative(torch.autograd.Function):
         raise RuntimeError(f"derivative for aten::{ctx.name} is not implemented")
 
 
-def _above_autograd(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _above_autograd(name: str, kernel: Callable[..., object]) -> Callable[..., Any]:
     def call(*args: object) -> Any:
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
             return _WithoutDerivative.apply(name, kernel, *args)  # type: ignore[no-untyped-call]

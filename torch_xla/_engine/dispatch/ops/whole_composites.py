@@ -90,7 +90,7 @@ def _register() -> None:
     _registered.append(library)
 
 
-def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
+def _entering(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def enter_dual_level() -> Any:
         level = original()
@@ -101,7 +101,7 @@ def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter_dual_level
 
 
-def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+def _leaving(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def exit_dual_level(*, level: object = None) -> None:
         original(level=level)

@@ -110,7 +110,7 @@ def _kernel(name: str, policy: Callable[[OpOverload, Any, Any], tuple[Any, Any]]
     return kernel
 
 
-def _cast(args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+def _cast(args: object, kwargs: object, dtype: torch.dtype) -> tuple[Any, Any]:
     def convert(leaf: Any) -> Any:
         if _is_eligible(leaf) and leaf.dtype is not dtype:
             return leaf.to(dtype)

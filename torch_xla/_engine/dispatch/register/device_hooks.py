@@ -116,7 +116,7 @@ def current_device() -> int:
     return devices.current_index()
 
 
-def set_device(device: Any) -> None:
+def set_device(device: object) -> None:
     """Make `device` the meaning of a bare "xla" in this thread."""
     devices.set_current_index(_index(device))
 
@@ -124,7 +124,7 @@ def set_device(device: Any) -> None:
 class device:  # noqa: N801
     """A `with` block in which a bare "xla" means this ordinal; `None` and a negative one change nothing."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: object) -> None:
         self.idx = _index(device)
         self.prev_idx = -1
 
@@ -139,7 +139,7 @@ class device:  # noqa: N801
 class device_of(device):  # noqa: N801
     """A `with` block in which a bare "xla" means the ordinal of a tensor; others change nothing."""
 
-    def __init__(self, obj: Any) -> None:
+    def __init__(self, obj: object) -> None:
         found = getattr(obj, "device", None)
         if not isinstance(found, torch.device):
             raise TypeError(f"torch.xla.device_of({obj!r}): expected a tensor or a storage, got {type(obj).__name__}")
@@ -151,7 +151,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
-def get_device_properties(device: Any = None) -> types.SimpleNamespace:
+def get_device_properties(device: object = None) -> types.SimpleNamespace:
     """Return the name, platform and memory of the device, and further properties of a GPU. Starts the client."""
     target = devices.device_at(_index(device)).target
     found = types.SimpleNamespace(
@@ -167,18 +167,18 @@ def get_device_properties(device: Any = None) -> types.SimpleNamespace:
     return found
 
 
-def _compute_capability(device: Any) -> tuple[int, int] | None:
+def _compute_capability(device: object) -> tuple[int, int] | None:
     """Return the two numbers of a CUDA device, (8, 0)."""
     major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: object = None) -> str:
     """Return the vendor's name of the device."""
     return devices.device_at(_index(device)).target.kind
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: object = None) -> tuple[int, int]:
     """Return (0, 0): XLA devices have no such number."""
     return 0, 0
 
@@ -203,7 +203,7 @@ def ipc_collect() -> None:
     """Do nothing: no memory of a device is shared with other processes."""
 
 
-def _index_where_loaded(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+def _index_where_loaded(device: object, optional: bool = False, allow_cpu: bool = False) -> int:
     """Return the ordinal for what is loaded: where it was saved on the device of another process, that of this one."""
     index = _index(device)
     return devices.current_index() if devices.is_elsewhere(index) else index

@@ -45,7 +45,7 @@ def _offering(original: Callable[..., Any]) -> Callable[..., Any]:
     return __dlpack__
 
 
-def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _exporting(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def to_dlpack(tensor: torch.Tensor) -> Any:
         is_ours = isinstance(tensor, torch.Tensor) and tensor.device.type == "xla"
@@ -68,7 +68,7 @@ def _arranging(original: Callable[..., Any]) -> Callable[..., Any]:
     return asarray
 
 
-def _placing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _placing(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __dlpack_device__(self: torch.Tensor) -> Any:  # noqa: N807
         if self.device.type != "xla":

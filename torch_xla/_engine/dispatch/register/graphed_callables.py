@@ -51,7 +51,7 @@ def make_graphed_callables(
     return graphed if several else graphed[0]
 
 
-def _flat(sample: tuple[Any, ...]) -> tuple[list[torch.Tensor], Any]:
+def _flat(sample: tuple[object, ...]) -> tuple[list[torch.Tensor], Any]:
     leaves, structure = pytree.tree_flatten(sample)
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
@@ -165,7 +165,7 @@ def _now(tensor: torch.Tensor) -> torch.Tensor:
 def _in_place_of(passes: _Passes) -> Any:
     """Return the module, whose `forward` replays from now on, or a function that does."""
 
-    def graphed(*args: Any) -> Any:
+    def graphed(*args: object) -> Any:
         leaves, structure = pytree.tree_flatten(args)
         sizes, expected = [list(each.shape) for each in leaves], [list(each.shape) for each in passes.arguments]
         if structure != passes.structure or sizes != expected:
@@ -181,7 +181,7 @@ def _in_place_of(passes: _Passes) -> Any:
         return graphed
     original: Callable[..., Any] = function.forward
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def forward(*args: object, **kwargs: object) -> Any:
         # Dropout and the like are captured as they were.
         same = function.training == passes.is_training and not kwargs
         return graphed(*args) if same else original(*args, **kwargs)

@@ -136,7 +136,7 @@ class XLAGraph:
     def __enter__(self) -> None:
         self.capture_begin()
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.capture_end()
         else:

@@ -103,7 +103,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
     return "\n".join(lines + [f"{name:<{width}}  {current:>12}  {peak:>12}" for name, current, peak in rows])
 
 
-def _renamed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _renamed(name: str, function: Callable[..., object]) -> Callable[..., Any]:
     """Return a function under the name that CUDA had for it, and warns of."""
 
     def former(device: object = None) -> Any:

@@ -72,7 +72,7 @@ def answer() -> None:
     devices.before_first_use.append(torch.get_device_module.cache_clear)
 
 
-def _answered_by_the_accelerator(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _answered_by_the_accelerator(ours: Callable[..., object], theirs: Callable[..., object]) -> Callable[..., Any]:
     @private.never_traced
     def asked(*args: object) -> Any:
         if is_ours():

@@ -28,7 +28,7 @@ def patch_scripts() -> None:
     patch_list.load_script.wrap(_loading)
 
 
-def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
+def _saving(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(script: object, *args: object, **kwargs: object) -> Any:
         return original(_to_save(script), *args, **kwargs)
@@ -36,7 +36,7 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
-def _serializing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _serializing(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def serialize(self: object, script: object, *args: object, **kwargs: object) -> Any:
         return original(self, _to_save(script), *args, **kwargs)
@@ -99,7 +99,7 @@ class _Host:
         return result.requires_grad_(tensor.requires_grad)
 
 
-def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+def _loading(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load(f: object, map_location: object = None, *args: object, **kwargs: object) -> Any:
         device = torch.device(map_location) if isinstance(map_location, str) else map_location

@@ -48,7 +48,7 @@ def patch_storages() -> None:
     patch_list.reduce_ex.wrap(_reducing)
 
 
-def _on_xla(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _on_xla(ours: Callable[..., object], original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: UntypedStorage, *args: object, **kwargs: object) -> Any:
         return (ours if self.device.type == "xla" else original)(self, *args, **kwargs)
@@ -157,7 +157,7 @@ def _making(original: Callable[..., Any]) -> Any:
     return staticmethod(__new__)
 
 
-def _deepcopying(original: Callable[..., Any]) -> Callable[..., Any]:
+def _deepcopying(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Any:
         if type(self) is not Tensor or self.device.type != "xla" or not self.is_leaf or id(self) in memo:
@@ -180,7 +180,7 @@ def _deepcopying(original: Callable[..., Any]) -> Callable[..., Any]:
     return __deepcopy__
 
 
-def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reducing(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def reduce_ex(self: Tensor, proto: object) -> Any:
         is_plain = self.device.type == "xla" and type(self).__torch_dispatch__ is Tensor.__torch_dispatch__

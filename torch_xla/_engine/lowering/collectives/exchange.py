@@ -181,7 +181,7 @@ def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
     return replica_axis.in_order(add, words)
 
 
-def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> jax.Array:
+def _gathered(array: jax.Array, groups: Groups, size: int, fill: object = None) -> jax.Array:
     """Return the arrays of a group, one behind the other along a new first dimension of length `size`.
 
     Groups that are smaller leave rows of `fill`.

@@ -19,7 +19,7 @@ def body(graph: GraphModule) -> Callable[..., Any]:
     list.
     """
 
-    def run(arrays: Sequence[Any], key: jax.Array | None) -> list[Any]:
+    def run(arrays: Sequence[object], key: jax.Array | None) -> list[Any]:
         count = interpreter.draws(graph)
         keys = jax.random.split(key, count) if count and key is not None else ()
         results = interpreter.interpret(graph, arrays, keys)
@@ -28,8 +28,8 @@ def body(graph: GraphModule) -> Callable[..., Any]:
     return run
 
 
-def _lowers(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+def _lowers(operator: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., object]) -> Callable[..., Any]:
         interpreter.higher_order[operator] = function
         return function
 
@@ -40,7 +40,7 @@ def _key_of_round(key: jax.Array | None, number: jax.Array) -> jax.Array | None:
     return None if key is None else jax.random.fold_in(key, number.astype(np.uint32))
 
 
-def _keeping_dtypes(results: Sequence[Any], before: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+def _keeping_dtypes(results: Sequence[object], before: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(new).astype(old.dtype) for new, old in zip(results, before, strict=True))
 
 
@@ -83,7 +83,7 @@ def cond(
 
 @_lowers(private.map_loop)
 def map_loop(
-    function: GraphModule, xs: Sequence[jax.Array], additional: Sequence[Any], key: jax.Array | None = None
+    function: GraphModule, xs: Sequence[jax.Array], additional: Sequence[object], key: jax.Array | None = None
 ) -> list[Any]:
     def once(number: jax.Array, slices: Sequence[jax.Array]) -> Any:
         return number + 1, body(function)((*slices, *additional), _key_of_round(key, number))
@@ -93,7 +93,7 @@ def map_loop(
 
 @_lowers(private.associative_scan)
 def associative_scan(
-    combine: GraphModule, xs: Sequence[jax.Array], additional: Sequence[Any], key: jax.Array | None = None
+    combine: GraphModule, xs: Sequence[jax.Array], additional: Sequence[object], key: jax.Array | None = None
 ) -> list[jax.Array]:
     def pair(left: Sequence[jax.Array], right: Sequence[jax.Array]) -> list[jax.Array]:
         return body(combine)((*left, *right, *additional), key)
@@ -107,7 +107,7 @@ class _OfGraphs(HigherOrderOperator):
     def __init__(self, name: str) -> None:
         super().__init__(name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return super().__call__(*args, **kwargs)
 
 

@@ -29,7 +29,7 @@ class _Windows:
     """The positions of the windows of a pool, one number per spatial dimension in each field."""
 
     def __init__(
-        self, size: _Ints, kernel: list[int], stride: list[int], padding: Any, dilation: Any, ceil_mode: bool
+        self, size: _Ints, kernel: list[int], stride: list[int], padding: object, dilation: object, ceil_mode: bool
     ) -> None:
         dims = len(size)
         self.size = size
@@ -150,7 +150,7 @@ def _along_one(axis: int, ndim: int, margins: tuple[int, int, int]) -> list[tupl
     return [margins if dim == axis else (0, 0, 0) for dim in range(ndim)]
 
 
-def _each(value: Any, dims: int) -> _Ints:
+def _each(value: object, dims: int) -> _Ints:
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     return values * dims if len(values) == 1 else values
 
@@ -218,8 +218,8 @@ def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         self: jax.Array,
         kernel_size: list[int],
         stride: list[int] | None = None,
-        padding: Any = 0,
-        dilation: Any = 1,
+        padding: object = 0,
+        dilation: object = 1,
         ceil_mode: bool = False,
     ) -> tuple[jax.Array, jax.Array]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode).within()
@@ -243,8 +243,8 @@ def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
         self: jax.Array,
         kernel_size: list[int],
         stride: list[int],
-        padding: Any,
-        dilation: Any,
+        padding: object,
+        dilation: object,
         ceil_mode: bool,
         indices: jax.Array,
     ) -> jax.Array:
@@ -296,7 +296,7 @@ def _avg_pool(dims: int) -> Callable[..., jax.Array]:
         self: jax.Array,
         kernel_size: list[int],
         stride: list[int] | None = None,
-        padding: Any = 0,
+        padding: object = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,
@@ -322,7 +322,7 @@ def _avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
         self: jax.Array,
         kernel_size: list[int],
         stride: list[int],
-        padding: Any,
+        padding: object,
         ceil_mode: bool,
         count_include_pad: bool,
         divisor_override: int | None,
@@ -351,7 +351,7 @@ def _shares(inputs: int, outputs: int) -> np.ndarray | jax.Array:
     return matrix
 
 
-def _even_windows(inputs: Any, outputs: Any) -> tuple[Any, Any]:
+def _even_windows(inputs: object, outputs: object) -> tuple[Any, Any]:
     """Return the starts and ends of windows that divide `inputs` elements as evenly as possible."""
     xp = module_for(inputs, outputs)
     index = xp.arange(outputs)

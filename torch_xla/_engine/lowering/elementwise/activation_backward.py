@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 @lowers(aten.threshold_backward.default, promotion=Promotion.COMMON)
-def threshold_backward(grad_output: jax.Array, self: jax.Array, threshold: Any) -> jax.Array:
+def threshold_backward(grad_output: jax.Array, self: jax.Array, threshold: object) -> jax.Array:
     return jnp.where(self <= number_as(threshold, self.dtype), jnp.zeros((), grad_output.dtype), grad_output)
 
 

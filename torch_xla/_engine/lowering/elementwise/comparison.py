@@ -37,7 +37,7 @@ for ops, function in COMMON.items():
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, promotion=Promotion.COMMON)
-def clamp(self: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
+def clamp(self: jax.Array, min: object = None, max: object = None) -> jax.Array:
     """Clamp each element; `max` wins over a greater `min`, and NaN over all."""
     if min is not None:
         self = at_least(self, bound_as(min, self.dtype))
@@ -57,12 +57,12 @@ def at_most(self: jax.Array, bound: jax.Array) -> jax.Array:
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor, promotion=Promotion.COMMON)
-def clamp_min(self: jax.Array, min: Any) -> jax.Array:
+def clamp_min(self: jax.Array, min: object) -> jax.Array:
     return clamp(self, min)
 
 
 @lowers(aten.clamp_max.default, aten.clamp_max.Tensor, promotion=Promotion.COMMON)
-def clamp_max(self: jax.Array, max: Any) -> jax.Array:
+def clamp_max(self: jax.Array, max: object) -> jax.Array:
     return clamp(self, None, max)
 
 

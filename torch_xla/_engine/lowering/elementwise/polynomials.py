@@ -43,7 +43,7 @@ def _polynomial(recurrence: Recurrence, first: Callable[[jax.Array], jax.Array])
     dropped.
     """
 
-    def lower(x: Any, n: Any) -> jax.Array:
+    def lower(x: object, n: object) -> jax.Array:
         x, n = jnp.broadcast_arrays(*same_dtype(widened(x), widened(n)))
         degree = n.astype(np.int64)
         last = jnp.max(degree, initial=0)

@@ -184,7 +184,7 @@ MOST_STEPS = 1 << 16
     promotion=Promotion.FLOAT,
 )
 @in_double
-def zeta(self: Any, other: Any) -> jax.Array:
+def zeta(self: Any, other: object) -> jax.Array:
     """Return the sum of (other + k) to the power of -self over all k ≥ 0."""
     exponent, first = jnp.broadcast_arrays(*same_dtype(self, other))
 

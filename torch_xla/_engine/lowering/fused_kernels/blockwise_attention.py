@@ -59,7 +59,7 @@ def attention(
     q_segments: jax.Array | None,
     kv_segments: jax.Array | None,
     causal: bool,
-    scale: Any,
+    scale: object,
 ) -> jax.Array:
     """Return softmax((q kᵀ + ab) · scale) v over sizes [batch, heads, length, width], block by block of the queries."""
     return by_blocks(q, k, v, ab, q_segments, kv_segments, Scoring(causal, scale))[0]
@@ -126,7 +126,7 @@ def gradients(
     return found
 
 
-def like_query(q: Tensor, *_: Any, **__: Any) -> Tensor:
+def like_query(q: Tensor, *_: object, **__: object) -> Tensor:
     """Return the result, without values."""
     return torch.empty_like(q, memory_format=torch.contiguous_format)
 
@@ -147,8 +147,8 @@ def flash(q: jax.Array, k: jax.Array, v: jax.Array, casual: bool = False) -> jax
 
 
 def flash_forward_like(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, q_segment_ids: Any, kv_segment_ids: Any, sm_scale: float, ab: Any,
-    *_: Any,
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, q_segment_ids: object, kv_segment_ids: object, sm_scale: float,
+    ab: Any, *_: object,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the results of the forward pass, without values."""
     bias = q.new_empty(0) if ab is None else torch.empty_like(ab)
@@ -166,7 +166,7 @@ FLASH_FORWARD = define(
 @lowers(FLASH_FORWARD)
 def flash_forward(
     q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, q_segment_ids: Any, kv_segment_ids: Any, sm_scale: Any,
-    ab: Any, partition_spec: str | None, mesh: str | None, ctx_grad: Any,
+    ab: Any, partition_spec: str | None, mesh: str | None, ctx_grad: object,
 ) -> list[jax.Array]:  # fmt: skip
     """Return the result, what it came from, and its sums and largest scores. Where operands are divided, XLA divides
     this.
@@ -192,8 +192,8 @@ FLASH_BACKWARD = define(
 
 @lowers(FLASH_BACKWARD)
 def flash_backward(
-    grad_output: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, o: Any, l: Any, m: Any,  # noqa: E741
-    q_segment_ids: Any, kv_segment_ids: Any, ab: Any, causal: bool, sm_scale: Any, *_: Any,
+    grad_output: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, o: object, l: object, m: object,  # noqa: E741
+    q_segment_ids: object, kv_segment_ids: object, ab: object, causal: bool, sm_scale: object, *_: object,
 ) -> list[jax.Array]:  # fmt: skip
     """Return the gradients by q, k, v and ab. The rows are computed again; `o`, `l` and `m` are not needed."""
     segments = (q_segment_ids, kv_segment_ids)
@@ -212,7 +212,7 @@ def _gradients_of_flash(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
 differentiate(FLASH, _gradients_of_flash)
 
 
-def _gradients_of_forward(inputs: dict[str, Any], grad: Tensor, *_: Any) -> dict[str, Any]:
+def _gradients_of_forward(inputs: dict[str, Any], grad: Tensor, *_: object) -> dict[str, Any]:
     names = ("q", "k", "v", "ab")
     q, k, v, ab = (inputs[name] for name in names)
     settings = [inputs[name] for name in ("q_segment_ids", "kv_segment_ids")]

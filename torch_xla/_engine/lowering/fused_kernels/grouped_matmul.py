@@ -49,7 +49,7 @@ def _ends(sizes: jax.Array, offset: jax.Array | None, groups: int) -> tuple[jax.
 
 
 def _product_like(
-    lhs: Tensor, rhs: Tensor, sizes: Tensor, tiling: Any = None, offset: Any = None, transpose_rhs: bool = False
+    lhs: Tensor, rhs: Tensor, sizes: Tensor, tiling: object = None, offset: object = None, transpose_rhs: bool = False
 ) -> Tensor:
     return lhs.new_empty(lhs.shape[0], rhs.shape[1 if transpose_rhs else 2])
 
@@ -70,7 +70,7 @@ TGMM = define(
 
 @lowers(GMM)
 def gmm(
-    lhs: Any, rhs: Any, group_sizes: Any, tiling: Any = None, group_offset: Any = None, transpose_rhs: bool = False
+    lhs: Any, rhs: Any, group_sizes: Any, tiling: object = None, group_offset: Any = None, transpose_rhs: bool = False
 ) -> jax.Array:
     """Multiply rows by matrices; the tiling is a hint for TPUs."""
     return grouped_product(lhs, rhs, group_sizes, transpose_rhs, group_offset)
@@ -78,7 +78,7 @@ def gmm(
 
 @lowers(TGMM)
 def tgmm(
-    lhs: Any, rhs: Any, group_sizes: Any, tiling: Any = None, group_offset: Any = None, num_actual_groups: Any = None
+    lhs: Any, rhs: Any, group_sizes: Any, tiling: object = None, group_offset: Any = None, num_actual_groups: Any = None
 ) -> jax.Array:
     """Multiply columns by rows; the tiling is a hint for TPUs."""
     return grouped_outer_product(lhs, rhs, group_sizes, group_offset, num_actual_groups)

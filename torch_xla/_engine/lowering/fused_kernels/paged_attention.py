@@ -21,7 +21,7 @@ def paged_attention(
     v_pages: jax.Array,
     lengths: jax.Array,
     page_indices: jax.Array,
-    soft_cap: Any,
+    soft_cap: object,
 ) -> jax.Array:
     """Attend with one query of each sequence to the keys on its pages.
 
@@ -162,9 +162,9 @@ def several_rule(
 @lowers(RAGGED)
 def ragged_rule(
     q: Any, kv_pages: Any, kv_lens: Any, page_indices: Any, cu_q_lens: Any, num_seqs: Any, sm_scale: Any = 1.0,
-    sliding_window: int | None = None, soft_cap: Any = None, mask_value: Any = None, k_scale: Any = None,
-    v_scale: Any = None, use_kernel: bool = True, num_kv_pages_per_block: Any = None,
-    num_queries_per_block: Any = None, vmem_limit_bytes: Any = None,
+    sliding_window: int | None = None, soft_cap: Any = None, mask_value: Any = None, k_scale: object = None,
+    v_scale: object = None, use_kernel: bool = True, num_kv_pages_per_block: object = None,
+    num_queries_per_block: object = None, vmem_limit_bytes: object = None,
 ) -> jax.Array:  # fmt: skip
     """Attend within a batch of sequences of unequal lengths."""
     return ragged(

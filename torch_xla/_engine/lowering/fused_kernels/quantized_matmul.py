@@ -54,7 +54,7 @@ def product(
     return (found if block_size == -1 else found.sum(-2)).astype(x.dtype)
 
 
-def _product_like(x: Tensor, w: Tensor, *_: Any, **__: Any) -> Tensor:
+def _product_like(x: Tensor, w: Tensor, *_: object, **__: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], w.shape[2] if w.dim() == 3 else w.shape[0])
 
 
@@ -85,9 +85,9 @@ def quantized_matmul(
 
 @lowers(MATMUL_INT8)
 def quantized_matmul_int8(
-    x: jax.Array, w: jax.Array, scalar: jax.Array, zero_point: Any = None, quant_block_size: Any = None,
-    quantize_activation: bool = False, batch_block_size: Any = None, out_block_size: Any = None,
-    in_block_size: Any = None,
+    x: jax.Array, w: jax.Array, scalar: jax.Array, zero_point: Any = None, quant_block_size: object = None,
+    quantize_activation: bool = False, batch_block_size: object = None, out_block_size: object = None,
+    in_block_size: object = None,
 ) -> jax.Array:  # fmt: skip
     """Return x · (w · scalar - zero_point), w [out, in] of int8. Sizes of blocks of the computation are hints for
     TPUs.

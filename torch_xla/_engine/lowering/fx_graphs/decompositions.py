@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -27,19 +27,19 @@ aten = torch.ops.aten
 _serial = itertools.count()
 
 
-def _uniform(size: Any, **options: Any) -> Any:
+def _uniform(size: object, **options: object) -> Any:
     return aten.uniform.default(aten.empty.memory_format(size, **options))
 
 
-def _normal(size: Any, **options: Any) -> Any:
+def _normal(size: object, **options: object) -> Any:
     return aten.normal_functional.default(aten.empty.memory_format(size, **options))
 
 
-def _integers(low: int, high: int, size: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def _integers(low: int, high: int, size: object, dtype: torch.dtype | None = None, **options: object) -> Any:
     return _between(low, high, aten.empty.memory_format(size, dtype=dtype or torch.int64, **options))
 
 
-def _between(low: int, high: int, memory: Any) -> Any:
+def _between(low: int, high: int, memory: object) -> Any:
     # Not `random.from`: a graph of PyTorch is Python source, in which `from` is no name.
     numbers = aten.random.to(memory, high - low)
     return aten.add.Scalar(numbers, low) if low else numbers
@@ -189,7 +189,7 @@ def exists(op: OpOverload) -> bool:
     return _decomposition(op) is not None
 
 
-def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rule | None:
+def rule_for(op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Rule | None:
     """Return a rule for `op` with exactly these sizes and static arguments, or `None` if its pieces cannot be
     lowered.
     """
@@ -203,7 +203,7 @@ def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
         return None
     draws = interpreter.draws(module)
 
-    def lower(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+    def lower(*args: object, key: Any = None, **kwargs: object) -> Any:
         arrays = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         keys = [jax.random.fold_in(key, draw) for draw in range(draws)]
         return interpreter.interpret(module, arrays[: len(places)], keys)
@@ -212,7 +212,7 @@ def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
 
 
 def _trace(
-    decomposition: Callable[..., Any], leaves: list[Any], tree: pytree.TreeSpec, places: list[int]
+    decomposition: Callable[..., object], leaves: list[Any], tree: pytree.TreeSpec, places: list[int]
 ) -> GraphModule | None:
     def call(*tensors: torch.Tensor) -> Any:
         filled = list(leaves)

@@ -58,7 +58,7 @@ _NUMBERS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _chosen(of_sizes: Callable[..., Any], of_arrays: Callable[..., Any], one: Any, other: Any) -> Any:
+def _chosen(of_sizes: Callable[..., object], of_arrays: Callable[..., object], one: object, other: object) -> Any:
     """Choose the function for sizes or for arrays: if one of the two numbers is computed from sizes, it is an array."""
     return (of_arrays if isinstance(one, jax.Array) or isinstance(other, jax.Array) else of_sizes)(one, other)
 
@@ -187,7 +187,7 @@ def is_random(module: GraphModule, node: Node) -> bool:
     return False
 
 
-def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Array]) -> Any:
+def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.Array]) -> Any:
     """Return the outputs of the graph for these inputs and a key for each of its draws, nested as it returns them."""
     values: dict[Node, Any] = {}
     inputs = iter(arrays)
@@ -276,7 +276,7 @@ def _call(node: Node, args: Any, kwargs: Any) -> Any:
     return _as_promised(result, node.meta.get("val"))
 
 
-def _promote(kind: Promotion, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _promote(kind: Promotion, args: object, kwargs: object) -> tuple[Any, Any]:
     # PyTorch's trees, because to JAX the lists of an FX graph are leaves.
     leaves = pytree.tree_leaves((args, kwargs))
     tensors = [(dtypes.to_torch(x.dtype), x.ndim) for x in leaves if isinstance(x, jax.Array)]

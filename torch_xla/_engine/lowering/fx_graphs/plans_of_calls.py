@@ -89,7 +89,7 @@ class _Calls:
     def _call(self, node: Node, rule: Rule) -> tuple[Plan, list[int]]:
         places: dict[int, int] = {}
 
-        def filled(argument: Any) -> Any:
+        def filled(argument: object) -> Any:
             if isinstance(argument, Node):
                 slot = self._slots[argument]
                 if not isinstance(slot, int):
@@ -139,7 +139,7 @@ def _results(node: Node) -> tuple[tuple[Spec, ...], tuple[int, ...]]:
     return tuple(specs), tuple(structure)
 
 
-def _spec(value: Any) -> Spec:
+def _spec(value: object) -> Spec:
     if not isinstance(value, torch.Tensor) or any(not isinstance(n, int) for n in value.shape):
         raise _Unknown
     if value.dtype not in dtypes.TO_JAX:

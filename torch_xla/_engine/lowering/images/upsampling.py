@@ -103,7 +103,9 @@ def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | No
     return positions.astype(np.float64)
 
 
-def _positions_of_a_run(inputs: Any, outputs: Any, align_corners: bool, scale: float | None, real: type) -> jax.Array:
+def _positions_of_a_run(
+    inputs: object, outputs: object, align_corners: bool, scale: float | None, real: type
+) -> jax.Array:
     """Return the same where a size is known to a run alone."""
     offset = 0.0 if align_corners else 0.5
     count, known = jnp.asarray(outputs, real), jnp.asarray(inputs, real)

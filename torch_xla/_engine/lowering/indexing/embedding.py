@@ -4,8 +4,6 @@ Gradients of narrow floats add up in float32. Indices outside the table, an erro
 add nothing.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +60,7 @@ def embedding_dense_backward(
 
 
 @lowers(aten.embedding_renorm.default)
-def embedding_renorm(self: jax.Array, indices: jax.Array, max_norm: Any, norm_type: Any) -> jax.Array:
+def embedding_renorm(self: jax.Array, indices: jax.Array, max_norm: object, norm_type: object) -> jax.Array:
     table = widened(self)
     shrunk = table * shrinking_factor(norm(table, norm_type, [1], keepdim=True), max_norm).astype(table.dtype)
     looked_up = scatter_slices(jnp.zeros((self.shape[0],), np.bool_), 0, indices.reshape(-1), True, "set")

@@ -94,7 +94,7 @@ def _ranks(mask: jax.Array) -> jax.Array:
 
 
 @lowers(aten._unsafe_masked_index.default)
-def unsafe_masked_index(self: jax.Array, mask: jax.Array, indices: Indices, fill: Any) -> jax.Array:
+def unsafe_masked_index(self: jax.Array, mask: jax.Array, indices: Indices, fill: object) -> jax.Array:
     # Where the mask is false the index may be anything.
     filling = number_as(fill, self.dtype)
     if not self.size:
@@ -114,7 +114,7 @@ def unsafe_masked_index_put_accumulate(
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(self: jax.Array, mask: jax.Array, value: Any) -> jax.Array:
+def masked_fill(self: jax.Array, mask: jax.Array, value: object) -> jax.Array:
     return jnp.where(mask, number_as(value, self.dtype), self)
 
 

@@ -79,14 +79,14 @@ def _divisible(places: jax.Array, base: jax.Array) -> jax.Array:
     return jnp.clip(places, -1, most).astype(np.int32)
 
 
-def _spread(value: Any, like: jax.Array, shape: Sequence[int]) -> jax.Array:
+def _spread(value: object, like: jax.Array, shape: Sequence[int]) -> jax.Array:
     """Return the elements of `value` that an index of `shape` pairs with: all alike if `value` is a number."""
     if isinstance(value, jax.Array) and value.ndim == len(shape):
         return lax.slice(value, (0,) * value.ndim, shape)
     return jnp.broadcast_to(number_as(value, like.dtype), shape)
 
 
-def scatter_elements(base: jax.Array, dim: int, index: jax.Array, source: Any, how: str) -> jax.Array:
+def scatter_elements(base: jax.Array, dim: int, index: jax.Array, source: object, how: str) -> jax.Array:
     """Return `base` with each element of `source` combined in at its index along `dim`; `base` has dimensions."""
     if not index.size:
         return base
@@ -100,7 +100,7 @@ def scatter_elements(base: jax.Array, dim: int, index: jax.Array, source: Any, h
     return result if extent == base.shape else lax.dynamic_update_slice(base, result, (0,) * base.ndim)
 
 
-def scatter_slices(base: jax.Array, dim: int, index: jax.Array, source: Any, how: str) -> jax.Array:
+def scatter_slices(base: jax.Array, dim: int, index: jax.Array, source: object, how: str) -> jax.Array:
     """Return `base` with each slice of `source` along `dim` combined in at the slice's index; `base` has dimensions."""
     index = dimensioned(index)
     updates = _spread(source, base, base.shape[:dim] + index.shape + base.shape[dim + 1 :])
@@ -133,7 +133,7 @@ def index_select(self: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     return picked if self.ndim else picked.reshape(())
 
 
-def _scatter(self: jax.Array, dim: int, index: jax.Array, source: Any, how: str) -> jax.Array:
+def _scatter(self: jax.Array, dim: int, index: jax.Array, source: object, how: str) -> jax.Array:
     source = dimensioned(source) if isinstance(source, jax.Array) and not source.weak_type else source
     dim = one_dim(dim, self.ndim)
     return scatter_elements(dimensioned(self), dim, dimensioned(index), source, how).reshape(self.shape)
@@ -145,7 +145,7 @@ def scatter(self: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.
 
 
 @lowers(aten.scatter.value)
-def scatter_value(self: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
+def scatter_value(self: jax.Array, dim: int, index: jax.Array, value: object) -> jax.Array:
     return _scatter(self, dim, index, value, "set")
 
 
@@ -155,7 +155,7 @@ def scatter_combine(self: jax.Array, dim: int, index: jax.Array, src: jax.Array,
 
 
 @lowers(aten.scatter.value_reduce)
-def scatter_combine_value(self: jax.Array, dim: int, index: jax.Array, value: Any, *, reduce: str) -> jax.Array:
+def scatter_combine_value(self: jax.Array, dim: int, index: jax.Array, value: object, *, reduce: str) -> jax.Array:
     return _scatter(self, dim, index, value, reduce)
 
 
@@ -224,7 +224,7 @@ def index_reduce(
 
 
 @lowers(aten.index_add.default)
-def index_add(self: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: Any = 1) -> jax.Array:
+def index_add(self: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: object = 1) -> jax.Array:
     _check_dimensions(self, source, dim)
     operand, source = dimensioned(self), dimensioned(source)
     if operand.dtype == np.bool_:
@@ -262,7 +262,7 @@ def _copied_in_rows(dim: int, base: jax.Array, index: jax.Array, source: jax.Arr
 
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def index_fill(self: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
+def index_fill(self: jax.Array, dim: int, index: jax.Array, value: object) -> jax.Array:
     # The one function of this family that takes negative indices.
     operand, dim = dimensioned(self), one_dim(dim, self.ndim)
     index = jnp.where(index < 0, index + operand.shape[dim], index)

@@ -27,7 +27,7 @@ def _comparable(array: jax.Array) -> jax.Array:
     )
 
 
-def insertion_points(sequence: jax.Array, values: Any, right: bool) -> jax.Array:
+def insertion_points(sequence: jax.Array, values: object, right: bool) -> jax.Array:
     """Return the positions of `values` in `sequence`, sorted along its last dimension, else of the shape of `values`.
 
     The halving is PyTorch's, so that the answers agree where there are NaNs too.
@@ -35,7 +35,7 @@ def insertion_points(sequence: jax.Array, values: Any, right: bool) -> jax.Array
     size = sequence.shape[-1]
     sequence, values = _comparable(sequence), _comparable(jnp.asarray(values))
 
-    def halve(_: Any, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def halve(_: object, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
         middle = low + (high - low) // 2
         if sequence.ndim == 1:
@@ -139,7 +139,7 @@ def _filled(bins: int, places: jax.Array, inside: jax.Array, weights: jax.Array)
 
 
 @lowers(aten.histc.default)
-def histc(self: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
+def histc(self: jax.Array, bins: int = 100, min: object = 0, max: object = 0) -> jax.Array:
     is_whole = jnp.issubdtype(self.dtype, np.integer)
     values = self.reshape(-1).astype(np.int64) if is_whole else widened(self.reshape(-1))
     given = [jnp.asarray(number_as(limit, values.dtype)) for limit in (min, max)]

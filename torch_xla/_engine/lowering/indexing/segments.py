@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +76,7 @@ def segment_reduce(
     offsets: Optional = None,
     axis: int = 0,
     unsafe: bool = False,
-    initial: Any = None,
+    initial: object = None,
 ) -> jax.Array:
     axis %= data.ndim
     segments = _segments(data.shape[axis], axis, lengths, offsets)
@@ -104,7 +103,7 @@ def segment_reduce_backward(
     lengths: Optional = None,
     offsets: Optional = None,
     axis: int = 0,
-    initial: Any = None,
+    initial: object = None,
 ) -> jax.Array:
     axis %= data.ndim
     segments = _segments(data.shape[axis], axis, lengths, offsets)
@@ -125,7 +124,7 @@ def segment_reduce_backward(
     return result.reshape(data.shape)
 
 
-def _product_of_others(rows: jax.Array, segments: _Segments, initial: Any) -> jax.Array:
+def _product_of_others(rows: jax.Array, segments: _Segments, initial: object) -> jax.Array:
     """Return for each row, the product of the others of its segment, also where some are 0 or NaN."""
     is_zero, is_nan = rows == 0, jnp.isnan(rows)
     one = jnp.ones((), rows.dtype)

@@ -1,7 +1,6 @@
 """Systems of equations, inverses, determinants and functions of matrices."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -130,7 +129,7 @@ def slogdet(A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
 
 @lowers(aten.linalg_lstsq.default)
 def lstsq(
-    self: jax.Array, b: jax.Array, rcond: Any = None, *, driver: str | None = None
+    self: jax.Array, b: jax.Array, rcond: object = None, *, driver: str | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     rows, columns = self.shape[-2:]
     vector = _is_vector(self, b)

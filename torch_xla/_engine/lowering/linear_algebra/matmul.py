@@ -5,7 +5,6 @@ Narrow floats accumulate in float32 and are rounded once, at the end, as PyTorch
 
 from functools import partial
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -200,7 +199,7 @@ def linear_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Array:
+def _plus(self: jax.Array, beta: object, products: jax.Array, alpha: object) -> jax.Array:
     """Return beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN."""
     self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
     scaled = products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
@@ -214,28 +213,28 @@ def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Ar
     return total if isinstance(beta, (bool, int, float, complex)) else jnp.where(beta == 0, scaled, total)
 
 
-def _is(number: Any, value: int) -> bool:
+def _is(number: object, value: int) -> bool:
     """Return whether a number is known to be `value`: false for one that changes between steps."""
     return isinstance(number, (bool, int, float, complex)) and number == value
 
 
 @lowers(aten.addmm.default, aten.addmv.default)
-def addmm(self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+def addmm(self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
     return _plus(self, beta, product(mat1, mat2), alpha)
 
 
 @lowers(aten.baddbmm.default)
-def baddbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+def baddbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
     return _plus(self, beta, bmm(batch1, batch2), alpha)
 
 
 @lowers(aten.addbmm.default)
-def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
     return _plus(self, beta, contract(batch1, batch2, ((0, 2), (0, 1))), alpha)
 
 
 @lowers(aten.addr.default)
-def addr(self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+def addr(self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
     # Unlike its siblings it promotes the tensors (but not the numbers), and takes bools: there it means "or" and "and".
     tensors = [(dtypes.to_torch(operand.dtype), operand.ndim) for operand in (self, vec1, vec2)]
     dtype = dtypes.to_jax(common_dtype(tensors, []))
@@ -248,7 +247,7 @@ def addr(self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: Any = 1, al
 
 @lowers(aten._addmm_activation.default)
 def addmm_activation(
-    self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
+    self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: object = 1, alpha: object = 1, use_gelu: bool = False
 ) -> jax.Array:
     result = addmm(self, mat1, mat2, beta=beta, alpha=alpha)
     return jax.nn.gelu(result, approximate=False) if use_gelu else jnp.maximum(result, jnp.zeros((), result.dtype))
@@ -267,14 +266,20 @@ def bmm_dtype(self: jax.Array, mat2: jax.Array, out_dtype: torch.dtype) -> jax.A
 
 @lowers(aten.addmm.dtype)
 def addmm_dtype(
-    self: jax.Array, mat1: jax.Array, mat2: jax.Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+    self: jax.Array, mat1: jax.Array, mat2: jax.Array, out_dtype: torch.dtype, *, beta: object = 1, alpha: object = 1
 ) -> jax.Array:
     return once_on_cpu(addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(dtypes.to_jax(out_dtype)))
 
 
 @lowers(aten.baddbmm.dtype)
 def baddbmm_dtype(
-    self: jax.Array, batch1: jax.Array, batch2: jax.Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+    self: jax.Array,
+    batch1: jax.Array,
+    batch2: jax.Array,
+    out_dtype: torch.dtype,
+    *,
+    beta: object = 1,
+    alpha: object = 1,
 ) -> jax.Array:
     return baddbmm(self, batch1, batch2, beta=beta, alpha=alpha).astype(dtypes.to_jax(out_dtype))
 

@@ -42,13 +42,13 @@ def append(room: jax.Array, last: jax.Array, length: Any, dim: int = -1) -> jax.
 
 
 @lowers(TAKE)
-def take(room: jax.Array, start: Any, width: int, size: Sequence[int]) -> jax.Array:
+def take(room: jax.Array, start: object, width: int, size: Sequence[int]) -> jax.Array:
     """Return `width` elements of the last dimension from `start` on, as an array of `size`."""
     return lax.dynamic_slice_in_dim(room, jnp.asarray(start, np.int32), width, -1).reshape(tuple(size))
 
 
 @lowers(PAD)
-def pad(room: jax.Array, length: Any, width: int, fill: Any, dim: int = -1) -> jax.Array:
+def pad(room: jax.Array, length: object, width: int, fill: object, dim: int = -1) -> jax.Array:
     """Return the first `length` elements along `dim`, then `fill` up to `width`."""
     room = enlarge(room, width, dim) if room.shape[dim] < width else lax.slice_in_dim(room, 0, width, axis=dim)
     place = lax.broadcasted_iota(np.int32, room.shape, room.ndim + dim)
@@ -56,7 +56,7 @@ def pad(room: jax.Array, length: Any, width: int, fill: Any, dim: int = -1) -> j
 
 
 @lowers(IS_VALID)
-def is_valid(room: jax.Array, length: Any, dim: int) -> jax.Array:
+def is_valid(room: jax.Array, length: object, dim: int) -> jax.Array:
     """Return for each place of the room along `dim` whether it is one of the first `length`: a row for a mask of
     scores.
     """

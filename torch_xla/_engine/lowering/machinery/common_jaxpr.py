@@ -71,7 +71,7 @@ class Common:
         return self
 
 
-def common(traces: Sequence[Any], counts: Sequence[int]) -> Common:
+def common(traces: Sequence[object], counts: Sequence[int]) -> Common:
     """Return what closed jaxprs of `n` equal to each of `counts` have in common; the last two counts are neighbours."""
     return _Traces(tuple(counts), jax.export.symbolic_shape(SYMBOL)[0]).programs(traces)
 
@@ -82,7 +82,7 @@ def _differ(what: str, seen: Sequence[object]) -> NoReturn:
     )
 
 
-def _zipped(parts: Sequence[Sequence[Any]], what: str) -> list[tuple[Any, ...]]:
+def _zipped(parts: Sequence[Sequence[object]], what: str) -> list[tuple[Any, ...]]:
     """Return the parts of each trace beside those of the others."""
     lengths = [len(each) for each in parts]
     if len(set(lengths)) > 1:
@@ -107,14 +107,14 @@ class _Traces:
             known[variables[-1]] = variables, found
             return found
 
-        def read(atoms: tuple[Any, ...]) -> Any:
+        def read(atoms: tuple[object, ...]) -> Any:
             if isinstance(atoms[-1], jex.core.Literal):
                 return self._literal(atoms)
             if atoms[-1] not in known or any(a is not b for a, b in zip(known[atoms[-1]][0], atoms, strict=True)):
                 _differ("an operand", atoms)
             return known[atoms[-1]][1]
 
-        def all_of(make: Callable[[Any], Any], atoms: Sequence[Sequence[Any]]) -> list[Any]:
+        def all_of(make: Callable[[Any], Any], atoms: Sequence[Sequence[object]]) -> list[Any]:
             return [make(each) for each in _zipped(atoms, "the number of values")]
 
         constvars = all_of(made, [jaxpr.constvars for jaxpr in jaxprs])
@@ -199,7 +199,7 @@ class _Traces:
             _differ("a constant", numbers)
         return Atom(seen[-1].aval, self.number(numbers, "a constant"))
 
-    def _constant(self, seen: Sequence[Any]) -> Any:
+    def _constant(self, seen: Sequence[object]) -> Any:
         arrays = [np.asarray(each) for each in seen]
         new = arrays[-1]
         if any(a.dtype != new.dtype or a.shape != new.shape or a.tobytes() != new.tobytes() for a in arrays):

@@ -62,7 +62,7 @@ _by_name: dict[Hashable, Check] = {}
 _rules: list[Rule] = []  # keeps the rules alive: the table of rules holds them weakly
 
 
-def check_of(op: Any) -> Check | None:
+def check_of(op: object) -> Check | None:
     """Return the check of an operator; `None` if it takes every value."""
     return _checks.get(op[0] if isinstance(op, tuple) else op)  # a tuple: composed of others, for these sizes
 
@@ -72,7 +72,7 @@ def all_checks() -> dict[Any, Check]:
     return dict(_checks)
 
 
-def checks(*ops: Any, raises: type[Exception] = RuntimeError) -> Callable[[Conditions], Conditions]:
+def checks(*ops: object, raises: type[Exception] = RuntimeError) -> Callable[[Conditions], Conditions]:
     """Register the decorated generator as the checks in calls of `ops`."""
 
     def register(findings: Conditions) -> Conditions:
@@ -123,7 +123,7 @@ def _described(check: Check, plan: Plan) -> list[Condition]:
     """Return the conditions of a call: names and words, with shapes in place of values."""
     found: list[Condition] = []
 
-    def collect(*arrays: Any) -> None:
+    def collect(*arrays: object) -> None:
         args, kwargs = arguments_of(plan, arrays, [kind() for kind in plan.numbers])
         for each in check.findings(*args, **kwargs):
             bad, values = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (each.bad, each.values))
@@ -167,17 +167,19 @@ def _size(tensor: jax.Array, dim: int) -> int:
 
 
 @checks(aten.embedding.default, raises=IndexError)
-def embedding(weight: jax.Array, indices: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def embedding(weight: jax.Array, indices: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("indices", indices, weight.shape[0])
 
 
 @checks(aten.embedding_renorm.default, raises=IndexError)
-def embedding_renorm(self: jax.Array, indices: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def embedding_renorm(self: jax.Array, indices: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("indices", indices, self.shape[0])
 
 
 @checks(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def embedding_bag(weight: jax.Array, indices: jax.Array, offsets: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def embedding_bag(
+    weight: jax.Array, indices: jax.Array, offsets: jax.Array, *_: object, **__: object
+) -> Iterator[Condition]:
     yield _indices("indices", indices, weight.shape[0])
     if offsets.size:
         count = indices.shape[0]
@@ -193,22 +195,22 @@ def embedding_bag(weight: jax.Array, indices: jax.Array, offsets: jax.Array, *_:
     aten.gather.default, aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce,
     aten.scatter_add.default, aten.scatter_reduce.two,
 )  # fmt: skip
-def along_dimension(self: jax.Array, dim: int, index: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def along_dimension(self: jax.Array, dim: int, index: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("index", index, _size(self, dim))
 
 
 @checks(aten.index_select.default, aten.index_copy.default, aten.index_reduce.default, raises=IndexError)
-def slices(self: jax.Array, dim: int, index: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def slices(self: jax.Array, dim: int, index: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("index", index, _size(self, dim))
 
 
 @checks(aten.index_add.default)
-def index_add(self: jax.Array, dim: int, index: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def index_add(self: jax.Array, dim: int, index: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("index", index, _size(self, dim))
 
 
 @checks(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, raises=IndexError)
-def index_fill(self: jax.Array, dim: int, index: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def index_fill(self: jax.Array, dim: int, index: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("index", index, _size(self, dim), from_end=True)
 
 
@@ -225,7 +227,7 @@ def index(self: jax.Array, indices: Sequence[jax.Array | None], *_: Any, **__: A
 
 @checks(aten.index_put.default, aten._unsafe_index_put.default, aten._index_put_impl.default, raises=IndexError)
 def index_put(
-    self: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, *_: Any, **__: Any
+    self: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, *_: object, **__: object
 ) -> Iterator[Condition]:
     yield from index(self, indices)
     masks = [(axis, each) for axis, each in enumerate(indices) if each is not None and each.dtype == np.bool_]
@@ -244,7 +246,7 @@ def index_put(
 
 
 @checks(aten.take.default, aten.put.default, raises=IndexError)
-def flat(self: jax.Array, index: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def flat(self: jax.Array, index: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("index", index, self.size, from_end=True)
 
 
@@ -261,7 +263,7 @@ def _classes(self: jax.Array) -> int:
 
 @checks(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, raises=IndexError)
 def nll_loss(
-    self: jax.Array, target: jax.Array, weight: Any, reduction: int, ignore_index: int, *_: Any
+    self: jax.Array, target: jax.Array, weight: object, reduction: int, ignore_index: int, *_: object
 ) -> Iterator[Condition]:
     classes = _classes(self)
     bad = outside(target, classes) & (target != ignore_index)
@@ -269,19 +271,19 @@ def nll_loss(
 
 
 @checks(aten.multi_margin_loss.default)
-def multi_margin_loss(self: jax.Array, target: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def multi_margin_loss(self: jax.Array, target: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield _indices("target", target, int(self.shape[-1]))
 
 
 @checks(aten.multilabel_margin_loss_forward.default)
-def multilabel_margin_loss(self: jax.Array, target: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def multilabel_margin_loss(self: jax.Array, target: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     classes = int(self.shape[-1])
     yield Condition("target", outside(target + 1, classes + 1), target, f"must be from -1 to {classes - 1}")
 
 
 @checks(aten._ctc_loss.default, raises=IndexError)
 def ctc_loss(
-    log_probs: jax.Array, targets: jax.Array, _: Any, target_lengths: Sequence[int], *__: Any, **___: Any
+    log_probs: jax.Array, targets: jax.Array, _: object, target_lengths: Sequence[int], *__: object, **___: object
 ) -> Iterator[Condition]:
     classes, lengths = int(log_probs.shape[-1]), np.asarray(target_lengths)
     # One row for each sample, with padding at its end, or all samples one after the other.
@@ -295,7 +297,7 @@ def _no_probability(numbers: jax.Array) -> jax.Array:
 
 
 @checks(aten.binary_cross_entropy.default)
-def binary_cross_entropy(self: jax.Array, target: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def binary_cross_entropy(self: jax.Array, target: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield Condition("input", _no_probability(self), self, "must be from 0 to 1")
     yield Condition("target", _no_probability(target), target, "must be from 0 to 1")
 
@@ -309,24 +311,24 @@ def _whole(operand: Any) -> bool:
     aten.floor_divide.default, aten.floor_divide.Scalar, aten.remainder.Tensor, aten.remainder.Scalar,
     aten.remainder.Scalar_Tensor, aten.fmod.Tensor, aten.fmod.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode,
 )  # fmt: skip
-def division(self: Any, other: Any, *_: Any, rounding_mode: str | None = "", **__: Any) -> Iterator[Condition]:
+def division(self: Any, other: object, *_: object, rounding_mode: str | None = "", **__: object) -> Iterator[Condition]:
     if rounding_mode is not None and _whole(self) and _whole(other):
         divisor = jnp.asarray(other)
         yield Condition("other", divisor == 0, divisor, "must not be 0: integers cannot be divided by it")
 
 
 @checks(aten.bernoulli.default)
-def bernoulli(self: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def bernoulli(self: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield Condition("input", _no_probability(self), self, "must be from 0 to 1")
 
 
 @checks(aten.bernoulli.Tensor)
-def bernoulli_tensor(self: jax.Array, p: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def bernoulli_tensor(self: jax.Array, p: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield Condition("p", _no_probability(p), p, "must be from 0 to 1")
 
 
 @checks(aten.multinomial.default)
-def multinomial(self: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def multinomial(self: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield Condition("input", ~((self >= 0) & (self < np.inf)), self, "must be finite and not negative")
     total = jnp.sum(self, -1, dtype=np.float32)
     yield Condition("input", ~(total > 0), total, "must have a sum greater than 0")
@@ -338,24 +340,24 @@ def quantile(self: jax.Array, q: jax.Array) -> Iterator[Condition]:
 
 
 @checks(aten.poisson.default)
-def poisson(self: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def poisson(self: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield Condition("input", ~(self >= 0), self, "must not be negative")
 
 
 @checks(aten.normal.float_Tensor, aten.normal.Tensor_Tensor)
-def normal(mean: Any, std: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def normal(mean: object, std: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     yield Condition("std", ~(std >= 0), std, "must not be negative")
 
 
 @checks(aten.histc.default)
-def histc(self: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> Iterator[Condition]:
+def histc(self: jax.Array, bins: int = 100, min: object = 0, max: object = 0) -> Iterator[Condition]:
     if jnp.issubdtype(self.dtype, jnp.floating):
         taken_from_data = jnp.asarray(min == max)
         yield Condition("input", ~jnp.isfinite(self) & taken_from_data, self, "must be finite, for it gives the range")
 
 
 @checks(aten.max_unpool2d.default, aten.max_unpool3d.default)
-def max_unpool(self: jax.Array, indices: jax.Array, output_size: Sequence[int], *_: Any) -> Iterator[Condition]:
+def max_unpool(self: jax.Array, indices: jax.Array, output_size: Sequence[int], *_: object) -> Iterator[Condition]:
     yield _indices("indices", indices, int(np.prod(output_size)))
 
 
@@ -370,21 +372,21 @@ def repeat_interleave(repeats: jax.Array, *, output_size: int | None = None) -> 
 
 @checks(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(
-    sorted_sequence: jax.Array, *_: Any, sorter: jax.Array | None = None, **__: Any
+    sorted_sequence: jax.Array, *_: object, sorter: jax.Array | None = None, **__: object
 ) -> Iterator[Condition]:
     if sorter is not None:
         yield _indices("sorter", sorter, int(sorted_sequence.shape[-1]))
 
 
 @checks(aten.lu_unpack.default)
-def lu_unpack(LU: jax.Array, pivots: jax.Array, *_: Any, **__: Any) -> Iterator[Condition]:
+def lu_unpack(LU: jax.Array, pivots: jax.Array, *_: object, **__: object) -> Iterator[Condition]:
     rows = int(LU.shape[-2])
     yield Condition("LU_pivots", outside(pivots - 1, rows), pivots, f"must be from 1 to {rows}")
 
 
 @checks(aten.segment_reduce.default)
 def segment_reduce(
-    data: jax.Array, reduce: str, *, lengths: jax.Array | None = None, axis: int = 0, unsafe: bool = False, **_: Any
+    data: jax.Array, reduce: str, *, lengths: jax.Array | None = None, axis: int = 0, unsafe: bool = False, **_: object
 ) -> Iterator[Condition]:
     if lengths is not None and not unsafe:
         total = jnp.sum(lengths, -1)
@@ -396,5 +398,5 @@ ASSERTED = "aten::_assert_async"
 
 
 @lowers(ASSERTED)
-def asserted(self: jax.Array, message: Any) -> jax.Array:
+def asserted(self: jax.Array, message: object) -> jax.Array:
     return (self != 0).reshape(())

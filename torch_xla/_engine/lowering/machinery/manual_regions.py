@@ -119,12 +119,12 @@ def _together(
 
 
 @lowers(FULL_TO_SHARD)
-def _full_to_shard(array: jax.Array, sharding: Any) -> jax.Array:
+def _full_to_shard(array: jax.Array, sharding: object) -> jax.Array:
     return array  # on one device
 
 
 @lowers(SHARD_TO_FULL)
-def _shard_to_full(array: jax.Array, sharding: Any, size: Any, is_summed: bool) -> jax.Array:
+def _shard_to_full(array: jax.Array, sharding: object, size: object, is_summed: bool) -> jax.Array:
     return array
 
 

@@ -174,7 +174,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 
 
 @_rule("cond")
-def _cond(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _cond(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
     def branch(closed: Any) -> Callable[..., list[Any]]:
         return lambda *operands: _evaluate(sizes, closed.jaxpr, closed.consts, operands)
 
@@ -189,7 +189,7 @@ def _cond(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("dim_as_value")
-def _size(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _size(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
     return jnp.asarray(sizes.count(equation.params["dim"]), equation.outvars[0].aval.dtype)
 
 
@@ -332,7 +332,7 @@ def _gather(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("scatter-add", "scatter_add")
-def _scatter_add(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _scatter_add(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
     array, index, update = arrays
     shape = equation.invars[2].aval.shape
     update = sizes.masked(update, shape, range(len(shape)), 0)
@@ -439,7 +439,7 @@ def _windows(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("conv_general_dilated")
-def _convolution(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _convolution(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
     numbers, params = equation.params["dimension_numbers"], equation.params
     if any(not isinstance(n, int) for pair in params["padding"] for n in pair):
         raise NotImplementedError("a convolution whose padding changes; its gradient by weights is one")

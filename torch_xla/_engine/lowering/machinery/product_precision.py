@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import jax
 import numpy as np
@@ -28,7 +27,7 @@ def exported_for(platforms: Iterable[str]) -> Iterator[None]:
         _exporting.platform = before
 
 
-def precision_of(operands: Iterable[Any]) -> AbstractContextManager[None]:
+def precision_of(operands: Iterable[object]) -> AbstractContextManager[None]:
     """Return a block in which products have the precision in force if an operand is float32 or complex64.
 
     Other products have JAX's default, which for every other dtype is its own precision. A kernel that multiplies

@@ -58,7 +58,7 @@ def lowers(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
 
-    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+    def register(lower: Callable[..., object]) -> Callable[..., Any]:
         for op in ops:
             if op in _rules:
                 raise ValueError(f"{op} has two rules: {_rules[op].lower} and {lower}")
@@ -75,7 +75,7 @@ _later: dict[str, Rule] = {}
 def lowers_named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the rule of operators that may not exist yet: "space::name.overload"."""
 
-    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+    def register(lower: Callable[..., object]) -> Callable[..., Any]:
         for name in names:
             if name in _later:
                 raise ValueError(f"{name} has two rules: {_later[name].lower} and {lower}")
@@ -85,7 +85,7 @@ def lowers_named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-def _arrived(op: Any) -> Rule | None:
+def _arrived(op: object) -> Rule | None:
     found = _later.get(op.name()) if isinstance(op, OpOverload) else None
     if found is not None:
         found = _rules[op] = replace(found, op=op)
@@ -100,7 +100,7 @@ def add_rule(rule: Rule) -> Rule:
     return _made.setdefault(rule.op, rule)
 
 
-def rule_of(op: Any) -> Rule | None:
+def rule_of(op: object) -> Rule | None:
     """Return the rule of exactly this overload; never a sibling's."""
     return _rules.get(op) or _made.get(op) or _arrived(op)
 
@@ -121,7 +121,7 @@ def calls_python(plan: Plan) -> bool:
     )
 
 
-def is_separable(op: Any) -> bool:
+def is_separable(op: object) -> bool:
     """Return whether the operation computes each element of its lists separately."""
     rule = rule_of(op)
     return rule is not None and rule.separable

@@ -16,7 +16,7 @@ from .registry import lowers, rule_of
 LIBRARY = torch.library.Library("xla", "DEF")
 
 
-def define(schema: str, like: Callable[..., Any]) -> OpOverload:
+def define(schema: str, like: Callable[..., object]) -> OpOverload:
     """Return the operator `torch.ops.xla.<name>` of this schema; `like` makes its results from tensors without values.
 
     With a rule it runs on `xla`; on the CPU the same rule computes it.
@@ -33,7 +33,7 @@ def differentiate(op: OpOverload, backward: Callable[..., Any]) -> None:
     """Register `backward(inputs, *grads)` for `op`; inputs and the returned gradients are by argument name."""
     names = [argument.name for argument in schema_of(op).arguments]
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def keep(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
         tensors = [each if isinstance(each, Tensor) else None for each in inputs]
         ctx.save_for_backward(*tensors)
         ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
@@ -61,7 +61,7 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=256, typed=True)  # 1 is not 1.0, and not True
-def _jitted(op: OpOverload, tree: Any, *others: Any) -> Callable[..., Any]:
+def _jitted(op: OpOverload, tree: object, *others: object) -> Callable[..., Any]:
     """Return the rule of `op` on arrays; `others` has what is none in its place, and `None` for each array."""
     rule = rule_of(op)
     assert rule is not None, op
@@ -79,7 +79,7 @@ LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, 
 
 
 @torch.library.impl(LIBRARY, "mark_tensor", "CompositeExplicitAutograd")
-def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
+def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: object = None) -> Tensor:
     """Return a copy of `x`; in an exported program it marks an input or output of the composite `name`, number
     `pos`.
     """
@@ -94,7 +94,7 @@ def check_attributes(name: str, attr: Any) -> None:
 
 
 @torch.library.impl(LIBRARY, "mark_tensor", "Meta")
-def mark_tensor_meta(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
+def mark_tensor_meta(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: object = None) -> Tensor:
     """Return a tensor like `x`, without values."""
     return torch.empty_like(x)
 
@@ -107,7 +107,7 @@ torch.library.register_autograd("xla::mark_tensor", _identity_gradient, lib=LIBR
 
 
 @lowers(torch.ops.xla.mark_tensor.default)
-def mark_tensor_rule(x: jax.Array, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> jax.Array:
+def mark_tensor_rule(x: jax.Array, name: str, pos: int, id: str, is_input: bool, attr: object = None) -> jax.Array:
     """Return `x` itself: what is marked is looked for in the graph."""
     check_attributes(name, attr)
     return x

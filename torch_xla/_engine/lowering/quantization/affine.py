@@ -29,7 +29,7 @@ def _rounded(x: jax.Array, inverse: Any, zero_point: Any, low: Any, high: Any, d
 
 
 @lowers_named(f"{_SPACE}::quantize_per_tensor")
-def quantize_per_tensor(x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+def quantize_per_tensor(x: Any, scale: object, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
     """Use one scale for all elements."""
     inverse = jnp.asarray(1.0 / jnp.asarray(scale, np.float64)).astype(np.float32)
     return _rounded(x, inverse, zero_point, low, high, dtype)
@@ -44,7 +44,7 @@ def quantize_by_tensors(x: Any, scale: Any, zero_point: Any, low: Any, high: Any
 
 @lowers_named(f"{_SPACE}::dequantize_per_tensor")
 def dequantize_per_tensor(
-    x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype, *,
+    x: Any, scale: Any, zero_point: Any, low: object, high: object, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:  # fmt: skip
     """Use one scale for all elements."""

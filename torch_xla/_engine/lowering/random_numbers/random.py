@@ -140,7 +140,7 @@ def _second(key: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def as_argument(number: Any, key: jax.Array) -> jax.Array:
+def as_argument(number: object, key: jax.Array) -> jax.Array:
     """Return a parameter of a distribution in float64, which XLA does not know although it may be a constant.
 
     XLA multiplies constants with each other, and has other functions for them than for arguments: the numbers drawn
@@ -160,7 +160,7 @@ def bernoulli_tensor(self: jax.Array, p: jax.Array, *, key: jax.Array) -> jax.Ar
 
 
 @lowers(aten.bernoulli.p, random=True)
-def bernoulli_p(self: jax.Array, p: Any, *, key: jax.Array) -> jax.Array:
+def bernoulli_p(self: jax.Array, p: object, *, key: jax.Array) -> jax.Array:
     return chance(key, self.shape, p)
 
 
@@ -182,7 +182,7 @@ def dropout_scale(p: Any) -> Any:
 
 
 @lowers(aten.native_dropout_backward.default)
-def native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Any) -> jax.Array:
+def native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: object) -> jax.Array:
     # A product, not a choice: a dropped infinity becomes NaN in PyTorch.
     grad = widened(grad_output) if jnp.issubdtype(grad_output.dtype, jnp.inexact) else grad_output.astype(FLOAT32)
     dtype = grad.dtype
@@ -198,7 +198,7 @@ def _of_parts(self: jax.Array, key: jax.Array, draw: Any) -> jax.Array:
 
 
 @lowers(aten.uniform.default, random=True)
-def uniform(self: jax.Array, low: Any = 0.0, high: Any = 1.0, *, key: jax.Array) -> jax.Array:
+def uniform(self: jax.Array, low: object = 0.0, high: object = 1.0, *, key: jax.Array) -> jax.Array:
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         numbers = uniform_numbers(key, shape, dtype)
         start, stop = as_argument(low, key), as_argument(high, key)
@@ -208,7 +208,7 @@ def uniform(self: jax.Array, low: Any = 0.0, high: Any = 1.0, *, key: jax.Array)
 
 
 @lowers(aten.normal_functional.default, random=True)
-def normal_functional(self: jax.Array, mean: Any = 0.0, std: Any = 1.0, *, key: jax.Array) -> jax.Array:
+def normal_functional(self: jax.Array, mean: object = 0.0, std: object = 1.0, *, key: jax.Array) -> jax.Array:
     numbers = _of_parts(self, key, normal_numbers)
     mean, std = as_argument(mean, key), as_argument(std, key)
     if jnp.issubdtype(self.dtype, jnp.complexfloating):
@@ -228,32 +228,32 @@ def normal_of_tensors(mean: Any, std: Any = 1.0, *, key: jax.Array) -> jax.Array
 
 @lowers(aten.normal.float_float, random=True)
 def normal_float_float(
-    mean: Any, std: Any, size: list[int], *, dtype: torch.dtype | None = None, key: jax.Array
+    mean: object, std: object, size: list[int], *, dtype: torch.dtype | None = None, key: jax.Array
 ) -> jax.Array:
     like = jnp.zeros(tuple(size), dtypes.to_jax(dtype or torch.get_default_dtype()))
     return normal_functional(like, mean, std, key=key)
 
 
 @lowers(aten.log_normal.default, random=True)
-def log_normal(self: jax.Array, mean: Any = 1.0, std: Any = 2.0, *, key: jax.Array) -> jax.Array:
+def log_normal(self: jax.Array, mean: object = 1.0, std: object = 2.0, *, key: jax.Array) -> jax.Array:
     return jnp.exp(normal_functional(self, mean, std, key=key))
 
 
 @lowers(aten.exponential.default, random=True)
-def exponential(self: jax.Array, lambd: Any = 1.0, *, key: jax.Array) -> jax.Array:
+def exponential(self: jax.Array, lambd: object = 1.0, *, key: jax.Array) -> jax.Array:
     numbers = exponential_numbers(key, self.shape, self.dtype)
     return numbers / number_as(as_argument(lambd, key), numbers.dtype)
 
 
 @lowers(aten.geometric.default, random=True)
-def geometric(self: jax.Array, p: Any, *, key: jax.Array) -> jax.Array:
+def geometric(self: jax.Array, p: object, *, key: jax.Array) -> jax.Array:
     # The number of trials up to the first success.
     numbers = exponential_numbers(key, self.shape, self.dtype)
     return jnp.ceil(numbers / number_as(-jnp.log1p(-as_argument(p, key)), numbers.dtype))
 
 
 @lowers(aten.cauchy.default, random=True)
-def cauchy(self: jax.Array, median: Any = 0.0, sigma: Any = 1.0, *, key: jax.Array) -> jax.Array:
+def cauchy(self: jax.Array, median: object = 0.0, sigma: object = 1.0, *, key: jax.Array) -> jax.Array:
     # The tangent of an angle within 45°, or its reciprocal: near 90° the tangent of a rounded angle is wrong. The bit
     # that chooses is one that the angle does not use.
     bits = _bits_for(key, self.shape, self.dtype)

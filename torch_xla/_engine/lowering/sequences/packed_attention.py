@@ -5,8 +5,6 @@ A row attends to the keys of its own sequence, and among them to one interval, w
 values of the program: one program serves all divisions of the same total. `max_q` and `max_k` decide nothing.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +27,7 @@ class _Intervals(Tiles):
     def __init__(
         self,
         operands: tuple[jax.Array, jax.Array, jax.Array],
-        scale: Any,
+        scale: object,
         interval: tuple[jax.Array, jax.Array],
         bias: tuple[jax.Array, jax.Array] | None = None,
     ) -> None:
@@ -52,14 +50,14 @@ class _Intervals(Tiles):
             slopes, home = bias
             self._bias = self.padded_rows(slopes, 1), _padded_with(home, rows, 0)
 
-    def changed(self, row: Any, column: Any, plain: jax.Array) -> jax.Array:
+    def changed(self, row: object, column: object, plain: jax.Array) -> jax.Array:
         if self._bias is None:
             return plain
         slopes, home = self.rows_of(self._bias[0], row, 1), self.rows_of(self._bias[1], row, 0)
         distance = jnp.abs(self.column_numbers(column) - home[:, None])
         return plain - slopes[:, :, None].astype(plain.dtype) * distance.astype(plain.dtype)
 
-    def masked(self, row: Any, column: Any) -> jax.Array:
+    def masked(self, row: object, column: object) -> jax.Array:
         columns = self.column_numbers(column)
         first, end = (self.rows_of(each, row, 0)[:, None] for each in (self._first, self._end))
         return (columns >= first) & (columns < end)
@@ -127,7 +125,7 @@ def _tiles(
     cum_seq_q: jax.Array | None,
     cum_seq_k: jax.Array | None,
     is_causal: bool,
-    scale: Any,
+    scale: object,
     window: tuple[int | None, int | None],
     seqused_k: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,
@@ -229,7 +227,7 @@ def flash_attention(
     is_causal: bool,
     return_debug_mask: bool,
     *,
-    scale: Any = None,
+    scale: object = None,
     window_size_left: int | None = None,
     window_size_right: int | None = None,
     seqused_k: jax.Array | None = None,
@@ -268,7 +266,7 @@ def flash_attention_backward(
     rng_state: jax.Array,
     unused: jax.Array,
     *,
-    scale: Any = None,
+    scale: object = None,
     window_size_left: int | None = None,
     window_size_right: int | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -407,5 +407,5 @@ def recurrent_layer_backward(
     return tuple(result if is_wanted else None for result, is_wanted in zip(narrowed, wanted, strict=True))
 
 
-def _part(arrays: Sequence[Any], index: int, count: int) -> Sequence[Any]:
+def _part(arrays: Sequence[object], index: int, count: int) -> Sequence[Any]:
     return arrays[index * count : (index + 1) * count]

@@ -41,7 +41,7 @@ class Tiling:
 class Tiles:
     """The scores of one call. Rows and columns behind the last ones are padding, which `masked` must leave out."""
 
-    def __init__(self, query: jax.Array, key: jax.Array, value: jax.Array, scale: Any, tiling: Tiling) -> None:
+    def __init__(self, query: jax.Array, key: jax.Array, value: jax.Array, scale: object, tiling: Tiling) -> None:
         """Take query (batch, head, row, feature), and key and value with the same batch and fewer or equal heads."""
         self.tiling = tiling
         self.scale = scale
@@ -51,11 +51,11 @@ class Tiles:
         self.query = self.padded_rows(grouped(query, key), 3)
         self.key, self.value = (padded(each, 2, tiling.columns) for each in (key, value))
 
-    def changed(self, row: Any, column: Any, plain: jax.Array) -> jax.Array:
+    def changed(self, row: object, column: object, plain: jax.Array) -> jax.Array:
         """Return what the scores of a tile become before the mask."""
         return plain
 
-    def masked(self, row: Any, column: Any) -> jax.Array:
+    def masked(self, row: object, column: object) -> jax.Array:
         """Return which scores of a tile count."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class Tiles:
         return ()
 
     def changed_gradient(
-        self, row: Any, column: Any, plain: jax.Array, grad: jax.Array
+        self, row: object, column: object, plain: jax.Array, grad: jax.Array
     ) -> tuple[jax.Array, Sequence[jax.Array]]:
         """Return the gradients of the scores before `changed`, and of the arrays that `differentiated` names."""
         return grad, ()
@@ -84,7 +84,7 @@ class Tiles:
     def column_numbers(self, column: Any) -> jax.Array:
         return lax.iota(np.int32, self.tiling.columns) + column * self.tiling.columns
 
-    def plain(self, row: Any, column: Any) -> jax.Array:
+    def plain(self, row: object, column: object) -> jax.Array:
         """Return scaled products of queries and keys."""
         products = contract(
             self.rows_of(self.query, row), self.columns_of(self.key, column), ((4,), (3,)), BATCH_AND_HEAD
@@ -92,7 +92,7 @@ class Tiles:
         scores = products.reshape(*self.heads, self.tiling.rows, self.tiling.columns)
         return scores * jnp.asarray(self.scale, scores.dtype)
 
-    def scores(self, row: Any, column: Any, plain: jax.Array) -> jax.Array:
+    def scores(self, row: object, column: object, plain: jax.Array) -> jax.Array:
         """Return the scores of a tile after `changed`, minus infinity where they do not count."""
         return jnp.where(self.masked(row, column), self.changed(row, column, plain).astype(self.dtype), -jnp.inf)
 
@@ -149,7 +149,7 @@ def backward(
     logarithm, mean = (tiles.padded_rows(each, 2) for each in (logarithm.astype(dtype), mean))
     grads = tiles.padded_rows(grouped(grad_output, tiles.key), 3)
 
-    def row_of_tiles(state: Any, row: Any) -> Any:
+    def row_of_tiles(state: Any, row: object) -> Any:
         def step(number: Any, state: Any) -> Any:
             return _add_tile(tiles, (logarithm, mean, grads), row, tiling.order[row, number], state)
 

@@ -40,12 +40,12 @@ def _dtype_of_numbers(*numbers: Any) -> np.dtype:
     return np.dtype(np.bool_) if kind == "b" else default_dtype()
 
 
-def _filled(shape: Sequence[int], number: Any, dtype: np.dtype) -> jax.Array:
+def _filled(shape: Sequence[int], number: object, dtype: np.dtype) -> jax.Array:
     return jnp.broadcast_to(number_as(number, dtype), tuple(shape))
 
 
 @lowers(aten.full.default)
-def full(size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def full(size: Sequence[int], fill_value: object, *, dtype: torch.dtype | None = None) -> jax.Array:
     return _filled(size, fill_value, _dtype_of_numbers(fill_value) if dtype is None else dtypes.to_jax(dtype))
 
 
@@ -60,7 +60,9 @@ def ones(size: Sequence[int], *, dtype: torch.dtype | None = None) -> jax.Array:
 
 
 @lowers(aten.new_full.default)
-def new_full(self: jax.Array, size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def new_full(
+    self: jax.Array, size: Sequence[int], fill_value: object, *, dtype: torch.dtype | None = None
+) -> jax.Array:
     return _filled(size, fill_value, self.dtype if dtype is None else dtypes.to_jax(dtype))
 
 
@@ -75,7 +77,7 @@ def new_ones(self: jax.Array, size: Sequence[int], *, dtype: torch.dtype | None 
 
 
 @lowers(aten.full_like.default)
-def full_like(self: jax.Array, fill_value: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def full_like(self: jax.Array, fill_value: object, *, dtype: torch.dtype | None = None) -> jax.Array:
     return new_full(self, self.shape, fill_value, dtype=dtype)
 
 
@@ -90,7 +92,7 @@ def ones_like(self: jax.Array, *, dtype: torch.dtype | None = None) -> jax.Array
 
 
 @lowers(aten.fill.Scalar)
-def fill(self: jax.Array, value: Any) -> jax.Array:
+def fill(self: jax.Array, value: object) -> jax.Array:
     return _filled(self.shape, value, self.dtype)
 
 
@@ -105,18 +107,18 @@ def zero(self: jax.Array) -> jax.Array:
 
 
 @lowers(aten.scalar_tensor.default)
-def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def scalar_tensor(s: object, *, dtype: torch.dtype | None = None) -> jax.Array:
     # The default is the default float dtype, for an integer as well.
     return _filled((), s, _dtype_or_default(dtype))
 
 
 @lowers(aten.arange.default)
-def arange(end: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def arange(end: object, *, dtype: torch.dtype | None = None) -> jax.Array:
     return arange_with_step(0, end, 1, dtype=dtype)
 
 
 @lowers(aten.arange.start)
-def arange_from(start: Any, end: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def arange_from(start: object, end: object, *, dtype: torch.dtype | None = None) -> jax.Array:
     return arange_with_step(start, end, 1, dtype=dtype)
 
 
@@ -137,7 +139,7 @@ def arange_with_step(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype 
 
 
 @lowers(aten.range.default)
-def range_inclusive(start: Any, end: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
+def range_inclusive(start: object, end: object, *, dtype: torch.dtype | None = None) -> jax.Array:
     return range_with_step(start, end, 1, dtype=dtype)
 
 
@@ -147,31 +149,33 @@ def range_with_step(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype |
     return _progression(start, step, length, _dtype_or_default(dtype))
 
 
-def _progression(start: Any, step: Any, length: int, dtype: np.dtype) -> jax.Array:
+def _progression(start: object, step: object, length: int, dtype: np.dtype) -> jax.Array:
     """Return start, start + step, ..., computed in 64 bits where PyTorch does on the CPU."""
     wide = np.dtype(np.float64) if jnp.issubdtype(dtype, jnp.floating) else INT64
     return (number_as(start, wide) + number_as(step, wide) * lax.iota(wide, length)).astype(dtype)
 
 
 @lowers(aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)
-def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None) -> jax.Array:
+def linspace(start: object, end: object, steps: int, *, dtype: torch.dtype | None = None) -> jax.Array:
     result = _dtype_of_space(start, end) if dtype is None else dtypes.to_jax(dtype)
     return jnp.asarray(_spaced(start, end, steps, result, _module_for(start, end, result)).astype(result))
 
 
 @lowers(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
-def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: torch.dtype | None = None) -> jax.Array:
+def logspace(
+    start: object, end: object, steps: int, base: object = 10.0, *, dtype: torch.dtype | None = None
+) -> jax.Array:
     result = _dtype_of_space(start, end) if dtype is None else dtypes.to_jax(dtype)
     module = _module_for(start, end, result)
     exponents = _spaced(start, end, steps, result, module)
     return jnp.asarray(module.power(number_as(base, exponents.dtype), exponents).astype(result))
 
 
-def _dtype_of_space(start: Any, end: Any) -> np.dtype:
+def _dtype_of_space(start: object, end: object) -> np.dtype:
     return np.result_type(_dtype_of_numbers(start, end), default_dtype())
 
 
-def _module_for(start: Any, end: Any, dtype: np.dtype) -> ModuleType:
+def _module_for(start: object, end: object, dtype: np.dtype) -> ModuleType:
     # Truncation to an integer makes a rounding visible: NumPy keeps the compiler out of it where the numbers are known.
     known = not isinstance(start, jax.Array) and not isinstance(end, jax.Array)
     return np if known and jnp.issubdtype(dtype, jnp.integer) else jnp

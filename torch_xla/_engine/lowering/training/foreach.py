@@ -1,6 +1,6 @@
 """Operations on lists of tensors: each applies a rule for one tensor along the lists."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 _KINDS = {"b": False, "i": 0, "f": 0.0, "c": 0j}
 
 
-def _apply(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _apply(op: OpOverload, args: list[Any], kwargs: Mapping[str, object]) -> Any:
     """Call `op` on one element of each list, promoted as if it had been called alone: factors in keywords do not
     promote.
     """
@@ -41,14 +41,14 @@ def _apply(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return rule.lower(*args, **kwargs)
 
 
-def _is_tensor(argument: Any) -> bool:
+def _is_tensor(argument: object) -> bool:
     return isinstance(argument, jax.Array) and not is_number(argument)
 
 
 def along_lists(op: OpOverload) -> Callable[..., list[Any]]:
     """Return the rule of `op` along lists; an argument that is no list is the same for every element."""
 
-    def lower(*args: Any, **kwargs: Any) -> list[Any]:
+    def lower(*args: object, **kwargs: object) -> list[Any]:
         length = next(len(arg) for arg in args if isinstance(arg, list))
         return [
             _apply(op, [arg[index] if isinstance(arg, list) else arg for arg in args], kwargs)
@@ -66,7 +66,7 @@ def by_element(op: OpOverload) -> Callable[..., list[Any]]:
     """
     each = along_lists(op)
 
-    def lower(*args: Any, **kwargs: Any) -> list[Any]:
+    def lower(*args: object, **kwargs: object) -> list[Any]:
         if not all(_are_single_elements(arg) if isinstance(arg, list) else not _is_tensor(arg) for arg in args):
             return each(*args, **kwargs)
         vectors = [jnp.stack(arg) if isinstance(arg, list) else arg for arg in args]
@@ -138,7 +138,7 @@ if hasattr(aten, "_foreach_mm"):
 
 # The factor is a positional argument here, and a keyword there.
 def _with_value(op: OpOverload) -> Callable[..., list[Any]]:
-    def lower(self: list[Any], tensor1: list[Any], tensor2: list[Any], value: Any = 1) -> list[Any]:
+    def lower(self: list[Any], tensor1: Sequence[object], tensor2: Sequence[object], value: object = 1) -> list[Any]:
         values = value if isinstance(value, list) else [value] * len(self)
         return [
             _apply(op, [*operands], {"value": factor})
@@ -152,7 +152,7 @@ def _with_value(op: OpOverload) -> Callable[..., list[Any]]:
 def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[Any]]:
     scaled = _with_value(op)
 
-    def lower(self: list[Any], tensor1: list[Any], tensor2: list[Any], scalars: jax.Array) -> list[Any]:
+    def lower(self: list[Any], tensor1: Sequence[object], tensor2: Sequence[object], scalars: jax.Array) -> list[Any]:
         factors = [
             number_as(lax.index_in_dim(scalars, index, keepdims=False), widened(element).dtype)
             for index, element in enumerate(self)
@@ -180,11 +180,11 @@ def foreach_copy(self: list[jax.Array], src: list[jax.Array]) -> list[jax.Array]
 
 
 @lowers(aten._foreach_norm.Scalar, separable=True)
-def foreach_norm(self: list[jax.Array], ord: Any = 2, dtype: torch.dtype | None = None) -> list[jax.Array]:
+def foreach_norm(self: list[jax.Array], ord: object = 2, dtype: torch.dtype | None = None) -> list[jax.Array]:
     return [_apply(aten.linalg_vector_norm.default, [element, ord], {"dtype": dtype}) for element in self]
 
 
-def foreach_powsum(self: list[jax.Array], ord: Any = 2, dtype: torch.dtype | None = None) -> list[jax.Array]:
+def foreach_powsum(self: list[jax.Array], ord: object = 2, dtype: torch.dtype | None = None) -> list[jax.Array]:
     return [_apply(aten.linalg__powsum.default, [element, ord], {"dtype": dtype}) for element in self]
 
 
@@ -211,8 +211,8 @@ def amp_update_scale(
     self: jax.Array,
     growth_tracker: jax.Array,
     found_inf: jax.Array,
-    scale_growth_factor: Any,
-    scale_backoff_factor: Any,
+    scale_growth_factor: object,
+    scale_backoff_factor: object,
     growth_interval: int,
 ) -> tuple[jax.Array, jax.Array]:
     bad = (found_inf != 0).reshape(self.shape)

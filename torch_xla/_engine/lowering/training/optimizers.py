@@ -23,7 +23,7 @@ Arrays = list[jax.Array]
 FLOAT64 = np.dtype(np.float64)
 
 
-def _is_zero(number: Any) -> bool:
+def _is_zero(number: object) -> bool:
     """Return whether a number is known to be 0: false for one that changes between steps."""
     return isinstance(number, (int, float)) and number == 0
 
@@ -52,7 +52,7 @@ def _kept(old: Arrays, new: Arrays, found_inf: jax.Array | None) -> Arrays:
     return [jnp.where(skip, before, value) for before, value in zip(old, new, strict=True)]
 
 
-def _decayed(param: jax.Array, grad: jax.Array, weight_decay: Any) -> jax.Array:
+def _decayed(param: jax.Array, grad: jax.Array, weight_decay: object) -> jax.Array:
     """Return the gradient with a penalty on large parameters. None of 0, though the parameter be infinite."""
     if _is_zero(weight_decay):
         return grad
@@ -60,11 +60,15 @@ def _decayed(param: jax.Array, grad: jax.Array, weight_decay: Any) -> jax.Array:
     return jnp.where(factor == 0, grad, grad + param * factor)
 
 
-def _decay_in_gradient(param: jax.Array, grad: jax.Array, lr: Any, weight_decay: Any) -> tuple[jax.Array, jax.Array]:
+def _decay_in_gradient(
+    param: jax.Array, grad: jax.Array, lr: object, weight_decay: object
+) -> tuple[jax.Array, jax.Array]:
     return param, _decayed(param, grad, weight_decay)
 
 
-def _decay_in_parameter(param: jax.Array, grad: jax.Array, lr: Any, weight_decay: Any) -> tuple[jax.Array, jax.Array]:
+def _decay_in_parameter(
+    param: jax.Array, grad: jax.Array, lr: object, weight_decay: object
+) -> tuple[jax.Array, jax.Array]:
     return param * number_as(1 - number_as(lr, FLOAT64) * weight_decay, param.dtype), grad
 
 
@@ -78,7 +82,7 @@ def _moved_towards(start: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
     return base + number_as(coefficient, start.dtype) * (end - start)
 
 
-def _bias_corrections(beta: Any, steps: jax.Array) -> jax.Array:
+def _bias_corrections(beta: object, steps: jax.Array) -> jax.Array:
     # 1 - beta**step, without the cancellation.
     return -jnp.expm1(steps * jnp.log(jnp.asarray(beta, FLOAT64)))
 
@@ -154,9 +158,9 @@ def fused_sgd(
     grads: Arrays,
     momentum_buffer_list: Arrays,
     *,
-    weight_decay: Any,
-    momentum: Any,
-    lr: Any,
+    weight_decay: object,
+    momentum: object,
+    lr: object,
     dampening: Any,
     nesterov: bool,
     maximize: bool,
@@ -200,8 +204,8 @@ def fused_adagrad_tensor_lr(
     *,
     lr: Any,
     lr_decay: Any,
-    weight_decay: Any,
-    eps: Any,
+    weight_decay: object,
+    eps: object,
     maximize: bool,
     grad_scale: jax.Array | None = None,
     found_inf: jax.Array | None = None,
@@ -231,6 +235,6 @@ def fused_adagrad_tensor_lr(
 # The schema of the overload with a number also returns the steps, which it does not change.
 @lowers(aten._fused_adagrad.default, separable=True)
 def fused_adagrad(
-    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, **options: Any
+    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, **options: object
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     return *fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **options), state_steps

@@ -55,7 +55,7 @@ def read_view(array: jax.Array, base: Geometry, view: Geometry, offset: jax.Arra
 
 
 def read_places(
-    array: jax.Array, order: tuple[int, ...], size: Sequence[Any], stride: Sequence[Any], offset: Any
+    array: jax.Array, order: tuple[int, ...], size: Sequence[object], stride: Sequence[object], offset: object
 ) -> jax.Array:
     """Return the elements of a view of a storage, for sizes that are known only at run time.
 

@@ -36,7 +36,7 @@ def read(
     dtype: torch.dtype,
     conj: bool,
     neg: bool,
-    offset: Any = None,
+    offset: object = None,
 ) -> jax.Array:
     """Return the value of a tensor with geometry `view` of the storage whose value is `array`.
 

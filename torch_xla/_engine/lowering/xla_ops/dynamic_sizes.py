@@ -1,6 +1,6 @@
 """Views with a size taken from another tensor, as exported graphs write them, and notes for readers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -60,7 +60,7 @@ def write_mlir_debuginfo(x: Any, data: str) -> jax.Array:
         return lax.reshape(lax.expand_dims(x, (0,)), x.shape)
 
 
-def _same(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _same(inputs: Mapping[str, object], grad: Tensor) -> dict[str, Any]:
     return {"x": grad}
 
 

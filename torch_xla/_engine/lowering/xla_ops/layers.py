@@ -1,6 +1,6 @@
 """Layers as operators of `torch.ops.xla`, whose backward pass is an operator too."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -45,7 +45,13 @@ def einsum_linear_forward(x: Any, weight: Any, bias: Any) -> jax.Array:
 
 @lowers(LINEAR_BACKWARD)
 def einsum_linear_backward(
-    grad_output: Any, x: Any, weight: Any, bias: Any, of_input: bool, of_weight: bool, of_bias: bool
+    grad_output: jax.Array,
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    of_input: bool,
+    of_weight: bool,
+    of_bias: bool,
 ) -> list[jax.Array]:
     """Return the gradients by input, weight and bias; zeros for one that is not needed."""
     wide = _summed_in(x.dtype)
@@ -61,7 +67,7 @@ def _summed_in(dtype: np.dtype) -> np.dtype:
     return np.promote_types(dtype, np.float32) if jnp.issubdtype(dtype, np.floating) else dtype
 
 
-def _pool(x: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
+def _pool(x: jax.Array, size: object, stride: object, padding: object, dilation: object, ceil_mode: bool) -> Any:
     rule = rule_of(aten.max_pool2d_with_indices.default)
     assert rule is not None
     return rule.lower(x, size, stride, padding, dilation, ceil_mode)
@@ -69,8 +75,8 @@ def _pool(x: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode
 
 @lowers(POOL)
 def max_pool2d_forward(
-    x: Any, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Any = (0, 0), dilation: Any = (1, 1),
-    ceil_mode: bool = False,
+    x: jax.Array, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: object = (0, 0),
+    dilation: object = (1, 1), ceil_mode: bool = False,
 ) -> jax.Array:  # fmt: skip
     """Return the largest element of each window."""
     found: jax.Array = _pool(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
@@ -79,7 +85,8 @@ def max_pool2d_forward(
 
 @lowers(POOL_BACKWARD)
 def max_pool2d_backward(
-    grad_output: Any, x: Any, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Any = (0, 0),
+    grad_output: jax.Array, x: jax.Array, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: object = (0, 0),
     ceil_mode: bool = False,
 ) -> jax.Array:  # fmt: skip
     """Pass the gradient to the largest element of each window."""
@@ -90,7 +97,7 @@ def max_pool2d_backward(
     return found
 
 
-def _gradients_of_linear(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _gradients_of_linear(inputs: Mapping[str, object], grad: Tensor) -> dict[str, Any]:
     x, weight, bias = inputs["input"], inputs["weight"], inputs["bias"]
     found = torch.ops.xla.einsum_linear_backward(grad, x, weight, bias, True, True, bias is not None)
     return {"input": found[0], "weight": found[1], "bias": None if bias is None else found[2]}

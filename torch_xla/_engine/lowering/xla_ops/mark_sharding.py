@@ -33,11 +33,11 @@ def aot_mark_sharding_fake(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
 
 
 @torch.library.impl(LIBRARY, "dynamo_mark_sharding", "Meta")
-def _dynamo_mark_sharding_fake(input: Tensor, *arguments: Any) -> Tensor:
+def _dynamo_mark_sharding_fake(input: Tensor, *arguments: object) -> Tensor:
     return torch.empty_like(input)
 
 
-def _keep_mark(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _keep_mark(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
     ctx.mark = inputs[1:]
 
 
