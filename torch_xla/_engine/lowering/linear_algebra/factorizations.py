@@ -27,6 +27,7 @@ def nothing(like: jax.Array) -> jax.Array:
 
 
 def identity_like(matrix: jax.Array) -> jax.Array:
+    """Return identity matrices with the shape and dtype of `matrix`."""
     return jnp.broadcast_to(jnp.eye(matrix.shape[-2], matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
 
 

@@ -161,7 +161,7 @@ class _Kernel:
         operands: tuple[jax.Array, jax.Array, jax.Array],
         cumulative: tuple[jax.Array, jax.Array],
         is_causal: bool,
-        scale: Any,
+        scale: object,
     ) -> None:
         query, key, value = (_packed(each) for each in operands)
         self._options = query, key, value, is_causal, scale
@@ -195,7 +195,7 @@ def _kernel(
     cum_seq_q: jax.Array | None,
     cum_seq_k: jax.Array | None,
     is_causal: bool,
-    scale: Any,
+    scale: object,
     window: tuple[int | None, int | None],
 ) -> _Kernel | None:
     """Return the TPU's kernel if it computes this attention.

@@ -22,6 +22,7 @@ INT64 = np.dtype(np.int64)
 
 
 def default_dtype() -> np.dtype:
+    """Return PyTorch's default dtype as JAX's."""
     return dtypes.to_jax(torch.get_default_dtype())
 
 

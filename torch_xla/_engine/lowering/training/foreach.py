@@ -185,6 +185,7 @@ def foreach_norm(self: list[jax.Array], ord: object = 2, dtype: torch.dtype | No
 
 
 def foreach_powsum(self: list[jax.Array], ord: object = 2, dtype: torch.dtype | None = None) -> list[jax.Array]:
+    """Return for each tensor the sum of its elements' powers: a norm without its root."""
     return [_apply(aten.linalg__powsum.default, [element, ord], {"dtype": dtype}) for element in self]
 
 
