@@ -194,10 +194,7 @@ pin_memory, is_pinned = _each(
 ).values()
 record_stream = Patch(
     "torch.Tensor.record_stream",
-    why=(
-        "PyTorch takes streams of its own class in C++. A device of ours has one stream, so nothing needs to "
-        "be recorded."
-    ),
+    why="PyTorch takes streams of its own class in C++. Our devices have one stream: nothing needs to be recorded.",
     until="`record_stream` is an operator that a backend in Python can register with its streams.",
     test=_TORCH_PATCHES + "::test_memory_belongs_to_the_one_stream",
 )
@@ -318,10 +315,7 @@ hooks_of_nodes = Patch(
 )
 told_attributes = _each(
     "torch.Tensor",
-    why=(
-        "Attributes of a tensor that a replay does not compare. While a listener is registered, it is told of "
-        "each read."
-    ),
+    why="A replay does not compare these attributes of a tensor. A listener that is registered is told of each read.",
     until="PyTorch tells a `TorchFunctionMode` of reads of these attributes.",
     tests={
         _AUTOGRAD_OBSERVERS + "::test_who_reads_what_is_not_compared_is_told_of_with_the_frame": (
@@ -351,6 +345,13 @@ call_inductor = Patch(
     why="`torch.compile(model)` means Inductor, which raises `KeyError: 'xla'` for a graph on `xla`.",
     until="A device can have a default backend of its own.",
     test="engine/compiled/dynamo/test_default_backend.py::test_a_function_on_xla_is_compiled_by_openxla",
+)
+precompiled = Patch(
+    "torch._precompile.PrecompiledModule._compile",
+    since="2.14",
+    why="`torch.compiler.precompile` means Inductor, which raises `KeyError: 'xla'` for a function on `xla`.",
+    until="A device can have a default backend of its own.",
+    test="engine/compiled/dynamo/test_install.py::test_a_precompiled_function_keeps_its_graph",
 )
 wrap_tensor = Patch(
     "torch._dynamo.variables.builder.VariableBuilder.wrap_tensor",
@@ -410,10 +411,7 @@ total_norm = Patch(
 )
 reducer, hook_of_reducer, builtin_hook_of_reducer = _each(
     "torch.distributed",
-    why=(
-        "`DistributedDataParallel` reduces gradients in C++, in memory of the host or of CUDA, and gives "
-        "hooks to its own reducer only."
-    ),
+    why="`DistributedDataParallel` reduces gradients in C++, not on `xla`, and gives hooks to its own reducer only.",
     until="A process group can bring its reducer.",
     tests={
         _DDP_REDUCER + "::test_parameters_that_nobody_used_keep_what_they_have": "Reducer",

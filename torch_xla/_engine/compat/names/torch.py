@@ -445,3 +445,9 @@ def hooks_after(tensor: torch.Tensor) -> list[Any]:
 # PyTorch's precision of the products of a backend: "none" until it is set, "ieee", "tf32" or "bf16".
 # `torch.get_float32_matmul_precision()` says "highest" both for the initial state and where it was asked for.
 product_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
+
+
+def keep_precompiled_graph(module: Any) -> None:
+    """Let `torch.compiler.precompile` keep the graph of a function, where it would have Inductor lower it."""
+    if module._backend == "inductor":
+        module._backend = "eager"
