@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.compile.rewrite_barriers import keep_arithmetic
+from torch_xla._engine.compile.rewrite_barriers import EditedModule, keep_arithmetic
 from torch_xla.experimental import eager_mode
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="GPUs and TPUs keep XLA's rewrites")
@@ -200,6 +200,42 @@ def test_a_pair_is_seen_across_a_function_and_a_reshape() -> None:
     module = lowered.compiler_ir("stablehlo")
     assert keep_arithmetic(module) == (jax.__version_info__ < (0, 11))
     assert keep_arithmetic(module) == 0, "once is enough"
+
+
+REMAINDERS = (0.0, 1.0, 2.0, -0.0, 0.3, math.inf)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_of_one_function_with_other_numbers_stay_apart(
+    way: Callable[[Function, torch.Tensor], torch.Tensor],
+) -> None:
+    # JAX's remainder is a function of its own in the program, which each call gives another number.
+    operand = torch.tensor([0.5, -0.0, 0.0, 2.0, -1.5, 3.0, 1e-3])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.remainder(x, number) for number in REMAINDERS])
+
+    torch.testing.assert_close(way(function, operand.to("xla")).cpu(), function(operand), equal_nan=True)
+
+
+@pytest.mark.parametrize("numbers", [(0.0, 1.0), (1.0, 0.0), (-0.0, 0.0), (2.0, 2.0)])
+def test_a_number_is_known_if_each_call_gives_it(numbers: tuple[float, float]) -> None:
+    inner = jax.jit(lambda x, y: (x + y, x > y, x / y))
+    lowered = jax.jit(lambda x: [inner(x, jnp.float32(number)) for number in numbers]).lower(jnp.ones(4))
+    module, found = EditedModule.reading(
+        lowered.compiler_ir("stablehlo"), {name: name for name in ("stablehlo.add", "stablehlo.divide")}
+    )
+    is_one = len({repr(number) for number in numbers}) == 1
+    for _, operation in found:
+        assert module.constant(operation.operands[1]) == (numbers[0] if is_one else None)
+        assert sorted(map(repr, module.constants(operation.operands[1]))) == sorted(map(repr, numbers))
+
+
+def test_a_number_is_unknown_if_a_call_gives_an_argument_of_the_program() -> None:
+    inner = jax.jit(lambda x, y: x + y)
+    lowered = jax.jit(lambda x, y: (inner(x, y), inner(x, jnp.float32(0)))).lower(jnp.ones(4), jnp.float32(2))
+    module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.add": "add"})
+    assert [module.constant(operation.operands[1]) for _, operation in found] == [None] * len(found)
 
 
 def test_complex_numbers_are_left_alone() -> None:

@@ -35,6 +35,15 @@ _NOT_NEGATIVE = ("abs", "exponential", "sqrt", "power", "maximum", "multiply", "
 _Found = TypeVar("_Found")
 
 
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    name: str = ""
+    operands: tuple[Any, ...] = ()
+
+
+UNKNOWN = _Unknown()
+
+
 @dataclass(slots=True)
 class EditedModule:
     """A module that is being changed: its functions by name, the calls of each, and how many barriers went in."""
@@ -65,14 +74,22 @@ class EditedModule:
         return cls(functions, calls), found
 
     def sources(self, value: Any, depth: int = 0) -> Iterator[Any]:
-        """Yield the operations that compute `value`, seen through moves and through calls of functions."""
+        """Yield the operations that compute `value`, seen through moves and through calls of functions.
+
+        A function may be called several times, and each call gives its own. Where nothing is known, as of an argument
+        of the program, `UNKNOWN` comes.
+        """
         owner = value.owner
         if isinstance(owner, ir.Block):
             function = owner.owner
-            if depth < 4 and function.operation.name == "func.func":
-                place = ir.BlockArgument(value).arg_number
-                for call in self.calls.get(text(function.attributes["sym_name"]), ()):
-                    yield from self.sources(call.operands[place], depth + 1)
+            is_function = function.operation.name == "func.func"
+            calls = self.calls.get(text(function.attributes["sym_name"]), ()) if is_function else ()
+            if depth >= 4 or not calls:
+                yield UNKNOWN
+                return
+            place = ir.BlockArgument(value).arg_number
+            for call in calls:
+                yield from self.sources(call.operands[place], depth + 1)
         elif owner.name in MOVES:
             yield from self.sources(owner.operands[0], depth)
         elif owner.name == "func.call":
@@ -80,6 +97,8 @@ class EditedModule:
             last = [*body.operations][-1].operation
             if depth < 4:
                 yield from self.sources(last.operands[ir.OpResult(value).result_number], depth + 1)
+            else:
+                yield UNKNOWN
         else:
             yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
 
@@ -88,31 +107,36 @@ class EditedModule:
         return any(source.name.removeprefix("stablehlo.") in names for source in self.sources(value))
 
     def constant(self, value: Any) -> Any:
-        """Return the one number that all elements of `value` are, if the module says so."""
-        for source in self.sources(value):
-            # MLIR's Python cannot read complex numbers.
-            if source.name != "stablehlo.constant" or not _is_float(source.results[0].type):
-                return None
-            if not isinstance(source.attributes["value"], ir.DenseElementsAttr):
-                return None
-            dense = source.attributes["value"]
-            if not dense.is_splat:
-                return None
-            found = dense.get_splat_value()
-            return found.value if isinstance(found, ir.FloatAttr) else None
-        return None
+        """Return the one number that all elements of `value` are, if the module says so for each call."""
+        numbers = self.constants(value)
+        return numbers[0] if numbers and len({repr(number) for number in numbers}) == 1 else None
+
+    def constants(self, value: Any) -> list[float | None]:
+        """Return, for each operation that computes `value`, the one number that all elements are, or `None`."""
+        return [_splat(source) for source in self.sources(value)]
 
     def is_uniform(self, value: Any) -> bool:
         """Return whether all elements of `value` are one number, known or not."""
         while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES and not _is_single(value):
             value = value.owner.operands[0]
-        return _is_single(value) or self.constant(value) is not None
+        return _is_single(value) or None not in (self.constants(value) or [None])
 
     def keep(self, operation: Any, place: int) -> None:
         """Put a barrier in front of an operand of `operation`."""
         with operation.location, ir.InsertionPoint(operation):
             operation.operands[place] = stablehlo.OptimizationBarrierOp([operation.operands[place]]).results[0]
         self.barriers += 1
+
+
+def _splat(source: Any) -> float | None:
+    # MLIR's Python cannot read complex numbers.
+    if source.name != "stablehlo.constant" or not _is_float(source.results[0].type):
+        return None
+    dense = source.attributes["value"]
+    if not isinstance(dense, ir.DenseElementsAttr) or not dense.is_splat:
+        return None
+    found = dense.get_splat_value()
+    return float(found.value) if isinstance(found, ir.FloatAttr) else None
 
 
 def keep_arithmetic(module: Any) -> int:
@@ -205,8 +229,11 @@ def _add(module: EditedModule, operation: Any) -> None:
     """Keep XLA from turning x + 0 into x, a + c + d into a + (c + d), a * c + b * c into (a + b) * c."""
     is_sum = operation.name == "stablehlo.add"
     for place in (0, 1) if is_sum else (1,):
-        number = module.constant(operation.operands[place])
-        if number == 0 and np.signbit(number) != is_sum:
+        numbers = module.constants(operation.operands[place])
+        is_dropped = [number == 0 and np.signbit(number) != is_sum for number in numbers]
+        if any(is_dropped) and not all(is_dropped):
+            module.keep(operation, place)
+        elif any(is_dropped):
             kept = operation.operands[1 - place]
             with operation.location, ir.InsertionPoint(operation):
                 operation.results[0].replace_all_uses_with(_unsigned_zeros(kept).result)
@@ -273,7 +300,9 @@ def _is_computed(module: EditedModule, value: Any) -> bool:
 
     A choice by a number, such as that of a power whose exponent is an argument, is one: LLVM compiles a loop for each
     outcome."""
-    return _is_float(value.type) and any(source.name != "stablehlo.constant" for source in module.sources(value))
+    return _is_float(value.type) and any(
+        source.name not in ("", "stablehlo.constant") for source in module.sources(value)
+    )
 
 
 def _one_nan(value: Any) -> Any:

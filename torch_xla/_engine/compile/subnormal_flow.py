@@ -156,7 +156,7 @@ class SubnormalFlow:
         return self._module.functions[text(call.attributes["callee"])].regions[0].blocks[0]
 
     def _has_neutral(self, operands: Any) -> bool:
-        return any(self.constant(each) in _NEUTRAL for each in operands)
+        return any(number in _NEUTRAL for each in operands for number in self._module.constants(each))
 
 
 def float_of(value: Any) -> Float | None:

@@ -12,6 +12,7 @@ import torch_xla
 from tests.support.rules import apply_rule, check_rule
 from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from tests.support.topologies import needs_tpu_compiler
+from tests.support.ways_to_run import WAYS, made_to_run
 from torch_xla._engine.lowering.linear_algebra import matmul
 
 aten = torch.ops.aten
@@ -115,6 +116,30 @@ def test_a_beta_that_is_zero_only_at_run_time_drops_the_summand_too() -> None:
     assert (run(0.0) == 2).all()
     assert run(0.0).dtype == np.float32
     assert jnp.isnan(run(1.0)).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_beta_of_zero_leaves_the_signs_of_the_product(way: str) -> None:
+    # The CPU's own kernels differ in the sign of a product of 0 and -1.
+    left, right = torch.tensor([[1.0], [-1.0]], device="xla"), torch.zeros(1, 2, device="xla")
+    calls = {
+        torch.addmm: (torch.mm, (left, right)),
+        torch.addmv: (torch.mv, (left, right[:, 0])),
+        torch.addbmm: (lambda *factors: torch.bmm(*factors).sum(0), (left[None], right[None])),
+        torch.baddbmm: (torch.bmm, (left[None], right[None])),
+        torch.addr: (torch.outer, (left[:, 0], right[0])),
+    }
+    for op, (product, factors) in calls.items():
+        for zero in (0.0, -0.0):
+
+            def function(*factors: torch.Tensor, beta: float, op: Any = op, zero: float = zero) -> torch.Tensor:
+                return op(torch.full((2,) if op is torch.addmv else (2, 2), zero, device="xla"), *factors, beta=beta)
+
+            with made_to_run(way, function) as run:
+                # A number becomes an argument of the program when it changes.
+                made = [run(*factors, beta=beta) for beta in (0.0, 0.5, 0.0, 0, -0.0)]
+            for each in (made[0], *made[2:]):
+                assert torch.equal(each.signbit().cpu(), product(*factors).signbit().cpu()), f"{op.__name__} to {zero}"
 
 
 def test_addr_promotes_its_tensors() -> None:
