@@ -54,7 +54,7 @@ def test_a_training_step_asks_for_the_forward_kernel_and_its_gradient(key_heads:
     def step(grad: Any, query: Any, key: Any, value: Any) -> Any:
         options = (None, 0.0, True, 0.25)
         return cudnn_attention.attention(query, key, value, *options), cudnn_attention.gradients(
-            grad, query, key, value, *options
+            grad, query, key, value, *options, grad, grad
         )
 
     operands = given(dtype=dtype), given(dtype=dtype), *[given(key_heads, dtype=dtype)] * 2
@@ -102,7 +102,9 @@ def test_it_is_not_asked_for_what_it_cannot_do(name: str, monkeypatch: pytest.Mo
     rest = [options[name] for name in ("bias", "dropout_p", "is_causal", "scale")]
     found: list[Any] = []
     jax.eval_shape(lambda *each: found.append(cudnn_attention.attention(*each, *rest)), query, others, others)
-    jax.eval_shape(lambda *each: found.append(cudnn_attention.gradients(*each, *rest)), query, query, others, others)
+    jax.eval_shape(
+        lambda *each: found.append(cudnn_attention.gradients(*each, *rest, query, query)), query, query, others, others
+    )
     assert found == [None, None]
 
 

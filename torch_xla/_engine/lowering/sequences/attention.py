@@ -7,7 +7,7 @@ other.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,46 @@ SCORES_OF_A_BLOCK = 2**26
 # On each device of a TPU a block stays in the chip's own memory: 16 MiB of float32. It has rows enough for products.
 SCORES_OF_A_TPU = 2**22
 ROWS_OF_A_TPU = 128
+
+
+class FusedKernel(Protocol):
+    """A kernel that computes whole attention; each function returns `None` for operands that the kernel does not take.
+
+    The operands have the dimensions (batch, head, row, feature).
+    """
+
+    def attention(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None,
+        dropout_p: Any,
+        is_causal: bool,
+        scale: Any,
+        /,
+    ) -> tuple[jax.Array, jax.Array] | None:
+        """Return the output, and by (batch, head, row) the logarithm of the sum of the exponentials."""
+
+    def gradients(
+        self,
+        grad: jax.Array,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None,
+        dropout_p: Any,
+        is_causal: bool,
+        scale: Any,
+        output: jax.Array,
+        log_sum: jax.Array,
+        /,
+    ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
+        """Return the gradients of query, key and value; `output` and `log_sum` are the results of `attention`."""
+
+
+# The first that takes the operands computes the attention; without one, products and a softmax do.
+KERNELS: tuple[FusedKernel, ...] = (cudnn_attention, flash_attention_on_tpu)
 
 BATCH_AND_HEAD = ((0, 1), (0, 1))
 ROW = 3
@@ -209,8 +249,8 @@ def attention(
     key: jax.Array,
 ) -> tuple[Any, ...]:
     given = query, key_, value, attn_bias, dropout_p, is_causal, scale
-    fused = cudnn_attention.attention(*given) or flash_attention_on_tpu.attention(*given)
-    output, log_sum = fused or _composed(query, key_, value, attn_bias, dropout_p, is_causal, scale, key)
+    fused = filter(None, (kernel.attention(*given) for kernel in KERNELS))
+    output, log_sum = next(fused, None) or _composed(query, key_, value, attn_bias, dropout_p, is_causal, scale, key)
     words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
     return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
 
@@ -261,10 +301,10 @@ def attention_backward(
     *,
     scale: Any = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    given = grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale
-    fused = cudnn_attention.gradients(*given) or flash_attention_on_tpu.gradients(*given, out, logsumexp)
-    if fused is not None:
-        return *fused, None
+    given = grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale, out, logsumexp
+    for kernel in KERNELS:
+        if (fused := kernel.gradients(*given)) is not None:
+            return *fused, None
     # The seed and the offset are the two halves of the key that the forward computation drew with.
     halves = lax.bitcast_convert_type(jnp.stack([philox_seed, philox_offset]), np.uint32)
     randomness = jax.random.wrap_key_data(halves.reshape(4), impl="rbg")

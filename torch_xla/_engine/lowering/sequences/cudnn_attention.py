@@ -41,8 +41,13 @@ def gradients(
     dropout_p: Any,
     is_causal: bool,
     scale: Any,
+    output: jax.Array,
+    log_sum: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
-    """Return those of query, key and value. In one program with the forward computation XLA runs that once for both."""
+    """Return the gradients of query, key and value; `None` without a kernel.
+
+    They are computed from the operands. In one program with `attention` XLA runs the forward kernel once for both.
+    """
     if not _is_asked_for(query, key, bias, dropout_p, is_causal, scale):
         return None
     forward = functools.partial(_kernel, is_causal=is_causal, scale=scale)
