@@ -11,11 +11,12 @@ from torch_xla._engine.step.schedule import clear_schedules
 from .compare import leaves
 from .entries import Entry, database
 from .operands import moved
-from .refusals import REASONS, accepted, check_refusals, converted, entries_of_all
+from .refusals import ALL_DTYPES, REASONS, accepted, check_refusals, converted, entries_of_all
 
-# The share of the entries to check: one of 150, of 12 in a slow test.
+# The share of the entries to check: one of 150; in slow tests one of 12, or of 200 with each dtype.
 EVERY = 150
 OFTEN = 12
+RARELY = 200
 SOON = ("int64", "complex64")
 
 
@@ -28,6 +29,7 @@ def sample(dtype: str, every: int) -> list[Entry]:
     [
         *((dtype, EVERY) for dtype in SOON),
         pytest.param("int64", OFTEN, marks=pytest.mark.slow),
+        *(pytest.param(dtype, RARELY, marks=pytest.mark.slow) for dtype in ALL_DTYPES if dtype not in SOON),
     ],
 )
 def test_a_sample_of_the_database_is_refused_as_on_the_cpu(dtype: str, every: int) -> None:

@@ -118,7 +118,8 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     inferred: abstract_eval.Inferred | None = None
     try:
         inferred = abstract_eval.infer(operator, args, kwargs)
-    except (NotImplementedError, ZeroDivisionError):  # some divide by the number of elements, which may be 0
+    # Some divide by the number of elements, which may be 0; some look for the complex dtype of a float8.
+    except (NotImplementedError, ZeroDivisionError, KeyError):
         if rule is None:
             return Entry(None)
     if rule is None and operator.functional is not None:

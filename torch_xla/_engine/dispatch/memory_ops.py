@@ -33,6 +33,7 @@ from ..tensor.storage import (
 )
 from ..transfer import host_copies, storage_bytes
 from .checks import cpu_errors
+from .checks.cpu_dtypes import refuse_without_kernel
 from .op_schema import operator_of
 from .recording_kernel import recorder
 
@@ -285,6 +286,7 @@ def equal(self: Tensor, other: Tensor) -> bool:
     """Implement `torch.equal`: one comparison on the device, one number back."""
     if self.shape != other.shape:
         return False
+    refuse_without_kernel("aten::equal", self, other)
     return bool(host_copies.item(torch.eq(self, other).all(), _comparisons_read, callers=1))
 
 

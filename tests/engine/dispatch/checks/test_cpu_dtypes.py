@@ -1,5 +1,6 @@
 """Dtypes that the CPU refuses are refused in its words, in every way of running; what accelerators take is taken."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 import torch_xla
 from tests.support.ways_to_run import WAYS, made_to_run
+from torch_xla._engine.dispatch import op_schema
 from torch_xla._engine.dispatch.checks import cpu_dtypes, cpu_errors
 
 Call = Callable[[torch.Tensor, torch.Tensor], Any]
@@ -52,6 +54,15 @@ REFUSED: dict[str, Call] = {
     "unique_consecutive of float8": lambda a, b: a.to(torch.float8_e4m3fn).unique_consecutive(),
     "variance of float8": lambda a, b: a.to(torch.float8_e4m3fn).var(),
     "places in float8": lambda a, b: torch.bucketize(a.to(torch.float8_e4m3fn), b.float()),
+    "elements of uint16 put by index": lambda a, b: a.to(torch.uint16).index_put((b - 4,), b.to(torch.uint16)),
+    "elements of uint64 put without a check": lambda a, b: torch.ops.aten._unsafe_index_put(
+        a.to(torch.uint64), [b - 4], b.to(torch.uint64)
+    ),
+    "powers of two put by index": lambda a, b: a.to(torch.float8_e8m0fnu).index_put_(
+        (b - 4,), b[:1].float().to(torch.float8_e8m0fnu)
+    ),
+    "mask of float8 filled": lambda a, b: a.to(torch.float8_e5m2).index_put((a > 1,), b[0].to(torch.float8_e5m2)),
+    "equality of complex32": lambda a, b: torch.equal(a.to(torch.complex32), b.to(torch.complex32)),
     "sum of uint16": lambda a, b: a.to(torch.uint16) + b.to(torch.uint16),
 }
 
@@ -72,10 +83,14 @@ TAKEN: dict[str, Call] = {
     "distinct rows of uint64": lambda a, b: torch.stack([a, b, a]).to(torch.uint64).unique(dim=0),
     "range of bfloat16": lambda a, b: torch.arange(3, dtype=torch.bfloat16, device=a.device),
     "places in no float8": lambda a, b: torch.bucketize(a[:0].to(torch.float8_e4m3fn), b.float())[None].sum(1),
+    "elements of float8 put by index": lambda a, b: a.to(torch.float8_e5m2).index_put(
+        (b - 4,), b.to(torch.float8_e5m2)
+    ),
     "one-hot": lambda a, b: torch.nn.functional.one_hot(a, 4),
 }
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", REFUSED)
 def test_dtypes_without_a_kernel_are_refused_in_the_words_of_the_cpu(name: str, way: str) -> None:
@@ -149,3 +164,35 @@ def test_lists_of_any_length_are_asked_for_and_forgotten(monkeypatch: pytest.Mon
     for length in range(2, 12):
         torch.cat([torch.ones(2, dtype=torch.int32, device="xla")] * length)
     assert 0 < len(cpu_dtypes._taken) <= 4
+
+
+def test_a_question_to_the_cpu_shows_no_warning_again() -> None:
+    def warn() -> None:
+        warnings.warn("of the program", UserWarning, stacklevel=1)
+
+    operator = op_schema.operator_of("aten::hypot")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        warn()
+        for _ in range(3):
+            assert cpu_errors.refusal_of_the_cpu(operator, (torch.ones(2), torch.ones(2)), {}) is None
+            warn()
+    assert [str(each.message) for each in shown] == ["of the program"]
+
+
+def test_warnings_of_the_question_are_not_shown() -> None:
+    with cpu_errors._Unheard():
+        warnings.warn("of the question", UserWarning, stacklevel=1)
+    with pytest.raises(UserWarning, match="of the program"):
+        warnings.warn("of the program", UserWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize("name", ["mul_", "ldexp_"])
+def test_float8_with_complex_numbers_is_refused_in_the_words_of_the_cpu(name: str) -> None:
+    """PyTorch's references, which know the dtypes of results elsewhere, have no complex dtype for a float8."""
+    said = []
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError) as caught:
+            getattr(torch.ones(2, device=device).to(torch.float8_e5m2), name)(torch.ones(2, device=device) * 1j)
+        said.append(str(caught.value))
+    assert said[1] == said[0]

@@ -55,8 +55,9 @@ def refuse_dtypes(
     if is_usual and (rule.random or operands[0].dtype.itemsize >= 4):
         return  # all operators take float32 and float64, and all that draw take halves
     of_dtypes_alone = not is_pointwise and _has_places_beside(operator, args, kwargs)
-    if of_dtypes_alone and operator.index_like:
-        return  # its kernel has asked about the values
+    if of_dtypes_alone and operator.index_like:  # its kernel has asked about the values
+        _refuse_elements(operator, args, kwargs)
+        return
     # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float.
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_usual)
     if is_pointwise and refusal is not None and not cpu_errors.is_of_a_missing_kernel(refusal):
@@ -66,6 +67,27 @@ def refuse_dtypes(
     # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
     if all(operand.numel() > operand.dtype.is_complex for operand in operands):
         put_last(_taken, asked, None, _MOST_TAKEN)
+
+
+def _refuse_elements(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU raises if it has no kernel that indexes elements of this dtype.
+
+    It is asked with one place or, as it fills masks by another kernel with one number, with a mask.
+    """
+    named = _named(operator, args, kwargs)
+    values = named.get("values")
+    masks = [index.dtype in (torch.bool, torch.uint8) for index in named["indices"] if isinstance(index, Tensor)]
+    is_fill = values is not None and values.numel() == 1 and all(masks) and not named.get("accumulate")
+    key = operator.name, (named["self"].dtype,), (is_fill,)
+    if key in _taken:
+        return
+    index = torch.zeros(2, dtype=torch.bool) if is_fill else torch.zeros(1, dtype=torch.int64)
+    rest = () if values is None else (torch.zeros(1, dtype=values.dtype), *args[3:])
+    asked = torch.zeros(2, dtype=named["self"].dtype), [index], *rest
+    refusal = cpu_errors.refusal_of_the_cpu(operator, asked, {k: v for k, v in kwargs.items() if k != "values"})
+    if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone=True, of_kernels_alone=True):
+        raise refusal
+    put_last(_taken, key, None, _MOST_TAKEN)
 
 
 def refuse_without_kernel(name: str, *args: Any) -> None:

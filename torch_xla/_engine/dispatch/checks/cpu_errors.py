@@ -197,8 +197,7 @@ def refusal_of_the_cpu(
         cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
         if twins.bytes > _TOO_LARGE:
             return None
-        with private.without_modes(), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with private.without_modes(), torch.no_grad(), _Unheard():
             operator.overload(*cpu_args, **cpu_kwargs)
     except Exception as refusal:  # whatever the CPU raises is the answer
         # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
@@ -207,6 +206,23 @@ def refusal_of_the_cpu(
     finally:
         torch.default_generator.set_state(drawn)
     return None
+
+
+class _Unheard:
+    """A `with` block whose warnings are not shown.
+
+    `warnings.catch_warnings` would also have Python forget which warnings it has shown, so that it shows those of the
+    program again.
+    """
+
+    _IGNORE: tuple[Any, ...] = ("ignore", None, Warning, None, 0)
+
+    def __enter__(self) -> None:
+        self._before = warnings.filters
+        warnings.filters = [self._IGNORE]  # type: ignore[misc]
+
+    def __exit__(self, *_: object) -> None:
+        warnings.filters = self._before  # type: ignore[misc]
 
 
 def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
