@@ -16,6 +16,10 @@ import torch
 CORES = 2
 
 
+# A smaller share of the cores that other processes used is not mentioned.
+NOTABLE = 0.02
+
+
 @dataclass
 class Disturbance:
     """The share of the machine's cores that other processes used meanwhile."""
@@ -23,8 +27,8 @@ class Disturbance:
     share: float = 0.0
 
     def told(self) -> str:
-        """A sentence for below a table."""
-        return f"Other processes used {self.share:.0%} of the machine's cores meanwhile."
+        """Return a sentence to put below a table, or an empty text if other processes used next to nothing."""
+        return f"Other processes used {self.share:.0%} of the cores meanwhile." if self.share >= NOTABLE else ""
 
 
 def _busy_seconds() -> tuple[float, float]:

@@ -38,7 +38,7 @@ def publish(
 
     `doc` is the docstring of `benchmarks.<module>`, whose third paragraph says how.
     """
-    text = "\n\n".join([*parts, *([disturbance.told()] if disturbance else [])])
+    text = "\n\n".join(filter(None, [*parts, disturbance.told() if disturbance else ""]))
     print(f"{machine.description()}\n\n{text}")
     if page is not None:
         how = doc.split("\n\n")[2].strip()

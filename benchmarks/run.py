@@ -188,8 +188,8 @@ def measure_table(args: argparse.Namespace, mode: str, dtype: str) -> dict[str, 
 
 def told(measured: dict[str, Measured], call: str) -> str:
     """Return the text above a table."""
-    disturbance = median(each.disturbance for each in measured.values())
-    return f"`{call}` on {machine.description()}. Other processes used {disturbance:.0%} of the cores meanwhile."
+    disturbance = machine.Disturbance(median(each.disturbance for each in measured.values()))
+    return f"`{call}` on {machine.description()}. {disturbance.told()}".strip()
 
 
 def arguments() -> argparse.Namespace:
@@ -207,6 +207,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--picture", default="", help="what the picture's name ends in, if there are several")
     parser.add_argument("--write", type=Path, help="a Markdown file: each table becomes a section of it")
     args = parser.parse_args()
+    args.chosen = args.workloads
     args.workloads = ",".join(GROUPS.get(args.workloads, {args.workloads: None}))
     if not args.workloads:
         parser.error("`transformers` is not installed: pip install transformers")
@@ -225,9 +226,7 @@ def main() -> None:
             text = table(results, args.contestants.split(","))
             print(f"{heading(args, mode, dtype)}\n\n{text}\n")
             if args.write:
-                chosen = (
-                    f"--workloads {args.workloads} --contestants {args.contestants} --modes {mode} --dtypes {dtype}"
-                )
+                chosen = f"--workloads {args.chosen} --contestants {args.contestants} --modes {mode} --dtypes {dtype}"
                 batches = f" --batches {args.batches}" if args.batches else ""
                 call = f"python -m benchmarks.run {chosen}{batches} --rounds {args.rounds}"
                 page.put(args.write, heading(args, mode, dtype), f"{told(results, call)}\n\n{text}")

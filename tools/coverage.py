@@ -42,8 +42,8 @@ _OTHERS = re.compile(
     r"sobol|dense_dim|to_padded|from_padded|spdiags)(_|$|\d)"
 )
 
-# Refused operators that the page does not name: internal ones, and those of one library.
-_LEFT_OUT = re.compile("^`_|cudnn|fbgemm|miopen|mkldnn|mps|vulkan")
+# Operators that only PyTorch's own tests call.
+_OF_TESTS = re.compile("`_(test_|foobar)")
 
 
 def kind_of(name: str) -> str:
@@ -109,10 +109,10 @@ def page(found: dict[str, dict[str, str]]) -> str:
         "## On the CPU, by decision",
         "\n".join(f"- {', '.join(operators)}: {reason}." for reason, operators in by_reason.items()),
         "## Operators with an overload that runs on the CPU",
-        ", ".join(_named(found, "CPU")),
+        ", ".join(name for name in _named(found, "CPU") if not _OF_TESTS.match(name)),
         "## Operators that are refused",
-        "Operators of other libraries (`cudnn`, `fbgemm`, `miopen`, `mkldnn`, `mps`, `vulkan` in the name), and:",
-        ", ".join(name for name in _named(found, "refused") if not _LEFT_OUT.search(name)),
+        "Operators that make or take sparse, quantised or strided nested tensors, and those of cuDNN, MIOpen, oneDNN, "
+        "FBGEMM, MPS and Vulkan: `python tools/coverage.py --list refused`.",
     ]
     return "\n\n".join(parts) + "\n"
 
