@@ -59,7 +59,7 @@ def tensors_are_distributed_and_come_back() -> None:
         words = f"Shard(dim={far}) divides a dimension that a tensor of shape {list(HOST.shape)} does not have"
         _refused(lambda: distribute_tensor(HOST, mesh, [Shard(far), Replicate()]), words)  # noqa: B023
         _refused(lambda: t.redistribute(placements=[Shard(far), Replicate()]), words)  # noqa: B023
-    _refused(lambda: t.redistribute(placements=[Partial(), Replicate()]), "only a computation makes a valueent")
+    _refused(lambda: t.redistribute(placements=[Partial(), Replicate()]), "only a computation makes a value")
     _refused(lambda: DTensor.from_local(t, mesh), "takes a plain tensor")
 
 

@@ -150,7 +150,11 @@ def a_marked_tensor_is_the_same_tensor() -> None:
     ]
     assert [each.placements for each in square] == [(Shard(0), Replicate()), (Shard(1), Shard(1)), (Shard(1), Shard(0))]
     assert [each.detach().placements for each in square] == [each.placements for each in square]
-    _refused(lambda: xs.wrap_as_sharded_tensor(x, (4,), ("data",)).placements, RuntimeError, "take what mark_sharding")
+    _refused(
+        lambda: xs.wrap_as_sharded_tensor(x, (4,), ("data",)).placements,
+        RuntimeError,
+        "Use the result of mark_sharding",
+    )
     assert "XLAShardedTensor(tensor(" in repr(marked) and "8." not in repr(x)
     again = copy.deepcopy(x)
     assert again.tolist() == x.tolist() and pickle.loads(pickle.dumps(x.detach().cpu())).tolist() == x.tolist()
@@ -198,7 +202,7 @@ def shards_of_the_host_become_one_tensor() -> None:
         (shards, rows, (17,), "expected torch.int64 of [5]"),
         (shards, rows, (4, 4), "does not describe a tensor of 2 dimensions"),
         (shards[:3], rows, (16,), "got 3 shards for the 4 devices"),
-        ([each.view(2, 2) for each in shards], rows, None, "is one of 1 dimensions"),
+        ([each.view(2, 2) for each in shards], rows, None, "has 1 dimensions"),
         ([whole] * 4, LINE.get_op_sharding((None,)), (15,), "expected torch.int64 of [15]"),
         ([], rows, None, "there are no shards"),
     ):
