@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ import pytest
 import torch
 
 import torch_xla
+from benchmarks import models
+from torch_xla._engine.compile import bfloat16_dots
 from torch_xla._engine.compile.rewrite_barriers import EditedModule, keep_arithmetic
 from torch_xla.experimental import eager_mode
 
@@ -200,6 +204,39 @@ def test_a_pair_is_seen_across_a_function_and_a_reshape() -> None:
     module = lowered.compiler_ir("stablehlo")
     assert keep_arithmetic(module) == (jax.__version_info__ < (0, 11))
     assert keep_arithmetic(module) == 0, "once is enough"
+
+
+# A model, its batch, and the most barriers that a step of it may have in all its programs.
+STEPS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]], int]] = {
+    "encoder": (lambda: models.Encoder(0.1, 1), models.values(2, 8, 64), 0),
+    "GPT-2": (lambda: models.Gpt2(0.1, 1, 64, 2, 64, 8), models.tokens(2, 8, 64), 0),
+    "BERT": (lambda: models.Bert(0.1, 1, 64, 64, 8), models.tokens(2, 8, 64), 0),
+    # Three for each of 20 batch normalizations, on statistics of channels.
+    "ResNet": (models.ResNet, models.values(2, 3, 32, 32), 60),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_a_training_step_has_few_barriers(name: str) -> None:
+    build, batch, most = STEPS[name]
+    model = build().to("xla").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    barriers = []
+
+    def counted(module: Any) -> int:
+        barriers.append(keep_arithmetic(module))
+        return barriers[-1]
+
+    with mock.patch.object(bfloat16_dots, "keep_arithmetic", counted):
+        for _ in range(2):
+            inputs, classes = (each.to("xla") for each in batch())
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), classes).backward()
+            optimizer.step()
+            torch_xla.sync(wait=True)
+    assert barriers, "nothing was compiled"
+    assert sum(barriers) <= most
 
 
 REMAINDERS = (0.0, 1.0, 2.0, -0.0, 0.3, math.inf)
