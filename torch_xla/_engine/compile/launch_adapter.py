@@ -1,6 +1,7 @@
 """Start an executable of a whole graph: pass it buffers, the numbers that are arguments, and random keys."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -45,11 +46,18 @@ def whole(start: Starter, target: Target) -> Start:
     return begin
 
 
-def without(packed: bytes, arguments: Sequence[int]) -> bytes:
+def without(packed: bytes, arguments: tuple[int, ...]) -> bytes:
     """Return packed numbers with zeros for the arguments."""
     if not arguments:
         return packed
-    kept = bytearray(packed)
+    size = len(packed)
+    return (int.from_bytes(packed, "little") & _others(size, arguments)).to_bytes(size, "little")
+
+
+@lru_cache(maxsize=256)
+def _others(size: int, arguments: tuple[int, ...]) -> int:
+    """Return an integer whose bits are those of all numbers but the arguments."""
+    kept = bytearray(b"\xff" * size)
     for index in arguments:
-        kept[8 * index : 8 * index + 8] = b"\0" * 8
-    return bytes(kept)
+        kept[8 * index : 8 * index + 8] = bytes(8)
+    return int.from_bytes(kept, "little")

@@ -45,7 +45,7 @@ def test_a_step_of_training_agrees_with_pytorch(tmp_path: Path) -> None:
     captured(tmp_path / "step.pt", step)
     found = replay_step(tmp_path / "step.pt")
     assert found.agrees and found.first is None and not found.skipped, str(found)
-    assert found.compared == found.operators > 20 and found.outputs > 8
+    assert found.compared == found.operators > 12 and found.outputs > 8
     assert "operators compared gives on the device what PyTorch gives on the CPU" in str(found)
 
 

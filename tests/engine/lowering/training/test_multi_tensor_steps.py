@@ -1,4 +1,4 @@
-"""The whole steps of optimizers, by their rules, compared with PyTorch's on the CPU in float64."""
+"""The whole steps of optimizers: by their rules and by PyTorch's operators they give what PyTorch's functions give."""
 
 from itertools import product
 
@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
+
+from tests.support.rules import check_rule
+from torch_xla._engine.lowering.training.multi_tensor_steps import ADAM, SGD
 
 SHAPES = [(3, 4), (), (0, 2)]
 
@@ -22,10 +25,12 @@ def test_adam_is_pytorchs(amsgrad: bool) -> None:
         lists.append([each.abs() for each in tensors(5)] if amsgrad else [])
         sizes = [-0.1 / (1 - 0.9**count) for count in counts]
         roots = [(1 - 0.99**count) ** 0.5 for count in counts]
-        found = torch.ops.xla.multi_tensor_adam(
+        arguments = (
             *lists, tensors(2), maximize, 1 - 0.1 * 0.2 if decoupled else None, None if decoupled else 0.2, 1 - 0.9,
             0.99, 1 - 0.99, 1e-8, roots, sizes,
         )  # fmt: skip
+        check_rule(ADAM, *arguments)
+        found = ADAM(*arguments)
         steps = [torch.tensor(count - 1) for count in counts]
         adam(
             lists[0], tensors(2), *lists[1:], steps, foreach=False, decoupled_weight_decay=decoupled, amsgrad=amsgrad,
@@ -38,9 +43,9 @@ def test_sgd_is_pytorchs() -> None:
     for nesterov, maximize, momentum in ((True, False, 0.9), (False, True, 0.9), (False, False, 0.0)):
         params, buffers = tensors(1), tensors(3) if momentum else []
         dampening = 0.0 if nesterov else 0.3
-        found = torch.ops.xla.multi_tensor_sgd(
-            params, buffers, tensors(2), maximize, 0.2, momentum, 1 - dampening, nesterov, -0.1
-        )
+        arguments = params, buffers, tensors(2), maximize, 0.2, momentum, 1 - dampening, nesterov, -0.1
+        check_rule(SGD, *arguments)
+        found = SGD(*arguments)
         sgd(
             params, tensors(2), [*buffers] or [None] * len(params), foreach=False, weight_decay=0.2, momentum=momentum,
             lr=0.1, dampening=dampening, nesterov=nesterov, maximize=maximize,

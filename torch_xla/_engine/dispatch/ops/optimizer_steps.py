@@ -8,6 +8,7 @@ PyTorch's implementation.
 
 import functools
 from collections.abc import Callable, Iterable
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +25,7 @@ _adam = torch.ops.xla.multi_tensor_adam_.default
 _sgd = torch.ops.xla.multi_tensor_sgd_.default
 
 _TENSORS = frozenset((Tensor, Parameter))
-_device, _dtype, _is_on_the_cpu = attrgetter("device"), attrgetter("dtype"), attrgetter("is_cpu")
+_dtype, _is_on_the_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 _FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
 # How PyTorch's implementation adds 1 to many counts.
@@ -40,15 +41,16 @@ def register_steps() -> None:
 
 def _are_plain(written: Iterable[list[Any]], grads: list[Tensor]) -> bool:
     """Return whether all are floating-point tensors on one `xla` device, and none is written twice, or read as well."""
-    written = [*written]
-    tensors = [tensor for each in written for tensor in each]
-    first = tensors[0]
-    if first.device.type != "xla" or first.dtype not in _FLOATS or not {*map(type, tensors + grads)} <= _TENSORS:
+    tensors = [*chain.from_iterable(written)]
+    first, count = tensors[0], len(tensors)
+    tensors += grads
+    if first.device.type != "xla" or first.dtype not in _FLOATS or not {*map(type, tensors)} <= _TENSORS:
         return False
-    if len({*map(_device, tensors + grads)}) > 1 or {*map(_dtype, tensors + grads)} != {first.dtype}:
+    if {*map(_dtype, tensors)} != {first.dtype} or len({*map(Tensor.get_device, tensors)}) > 1:
         return False
-    memory = {*map(id, map(Tensor.untyped_storage, tensors))}
-    return len(memory) == len(tensors) and memory.isdisjoint(map(id, map(Tensor.untyped_storage, grads)))
+    memory = [*map(id, map(Tensor.untyped_storage, tensors))]
+    own = {*memory[:count]}
+    return len(own) == count and own.isdisjoint(memory[count:])
 
 
 def _is_plain_number(*numbers: object) -> bool:

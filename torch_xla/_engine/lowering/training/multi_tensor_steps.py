@@ -1,13 +1,17 @@
 """Whole optimizer steps of PyTorch's multi-tensor implementations, each as one operation on lists.
 
 A rule calls the rules of the `_foreach_` operators in PyTorch's order, so the numbers are those of the separate calls.
+On the CPU the operators themselves are called.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import torch
 
+from ...compat.names.torch import OpOverload
 from ..machinery.lower_call import cast
 from ..machinery.registry import lowers, rule_of
 from ..machinery.xla_op_schemas import LIBRARY, define
@@ -17,7 +21,7 @@ aten = torch.ops.aten
 Arrays = list[jax.Array]
 
 
-def _each(op: Any, arrays: Arrays, *others: Any, **options: Any) -> Arrays:
+def _each(op: OpOverload, arrays: Arrays, *others: Any, **options: Any) -> Arrays:
     """Return the result of a `_foreach_` operator in the dtypes of `arrays`, as the operator by itself returns it."""
     rule = rule_of(op)
     assert rule is not None, op
@@ -56,17 +60,8 @@ def _like(*lists: list[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
     return tuple([torch.empty_like(each) for each in tensors] for tensors in lists)
 
 
-ADAM = define(
-    f"multi_tensor_adam({_functional(_ADAM)}) -> (Tensor[], Tensor[], Tensor[], Tensor[])",
-    lambda *args: _like(*args[:4]),
-)
-SGD = define(f"multi_tensor_sgd({_functional(_SGD)}) -> (Tensor[], Tensor[])", lambda *args: _like(*args[:2]))
-_define_in_place("multi_tensor_adam_", _in_place(_ADAM))
-_define_in_place("multi_tensor_sgd_", _in_place(_SGD))
-
-
-@lowers(ADAM, separable=True)
-def multi_tensor_adam(
+def adam(
+    each: Callable[..., Any],
     params: Arrays,
     exp_avgs: Arrays,
     exp_avg_sqs: Arrays,
@@ -84,26 +79,26 @@ def multi_tensor_adam(
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     """Do as `torch.optim.adam._multi_tensor_adam`, where the steps are counted on the host."""
     if maximize:
-        grads = _each(aten._foreach_neg.default, grads)
+        grads = each(aten._foreach_neg.default, grads)
     if decay is not None:
-        params = _each(aten._foreach_mul.Scalar, params, decay)
+        params = each(aten._foreach_mul.Scalar, params, decay)
     if penalty is not None:
-        grads = _each(aten._foreach_add.List, grads, params, alpha=penalty)
-    exp_avgs = _each(aten._foreach_lerp.Scalar, exp_avgs, grads, weight)
-    exp_avg_sqs = _each(aten._foreach_mul.Scalar, exp_avg_sqs, beta2)
-    exp_avg_sqs = _each(aten._foreach_addcmul.Scalar, exp_avg_sqs, grads, grads, value)
+        grads = each(aten._foreach_add.List, grads, params, alpha=penalty)
+    exp_avgs = each(aten._foreach_lerp.Scalar, exp_avgs, grads, weight)
+    exp_avg_sqs = each(aten._foreach_mul.Scalar, exp_avg_sqs, beta2)
+    exp_avg_sqs = each(aten._foreach_addcmul.Scalar, exp_avg_sqs, grads, grads, value)
     largest = exp_avg_sqs
     if max_exp_avg_sqs:
-        largest = max_exp_avg_sqs = _each(aten._foreach_maximum.List, max_exp_avg_sqs, exp_avg_sqs)
-    roots = _each(aten._foreach_sqrt.default, largest)
-    roots = _each(aten._foreach_div.ScalarList, roots, bias_corrections2_sqrt)
-    roots = _each(aten._foreach_add.Scalar, roots, eps)
-    params = _each(aten._foreach_addcdiv.ScalarList, params, exp_avgs, roots, step_sizes)
+        largest = max_exp_avg_sqs = each(aten._foreach_maximum.List, max_exp_avg_sqs, exp_avg_sqs)
+    roots = each(aten._foreach_sqrt.default, largest)
+    roots = each(aten._foreach_div.ScalarList, roots, bias_corrections2_sqrt)
+    roots = each(aten._foreach_add.Scalar, roots, eps)
+    params = each(aten._foreach_addcdiv.ScalarList, params, exp_avgs, roots, step_sizes)
     return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
 
 
-@lowers(SGD, separable=True)
-def multi_tensor_sgd(
+def sgd(
+    each: Callable[..., Any],
     params: Arrays,
     momentum_buffers: Arrays,
     grads: Arrays,
@@ -116,12 +111,32 @@ def multi_tensor_sgd(
 ) -> tuple[Arrays, Arrays]:
     """Do as `torch.optim.sgd._multi_tensor_sgd`, where every momentum exists or none is used."""
     if maximize:
-        grads = _each(aten._foreach_neg.default, grads)
+        grads = each(aten._foreach_neg.default, grads)
     if penalty is not None:
-        grads = _each(aten._foreach_add.List, grads, params, alpha=penalty)
+        grads = each(aten._foreach_add.List, grads, params, alpha=penalty)
     if momentum_buffers:
-        momentum_buffers = _each(aten._foreach_mul.Scalar, momentum_buffers, momentum)
+        momentum_buffers = each(aten._foreach_mul.Scalar, momentum_buffers, momentum)
         factor = {} if value is None else {"alpha": value}
-        momentum_buffers = _each(aten._foreach_add.List, momentum_buffers, grads, **factor)
-        grads = _each(aten._foreach_add.List, grads, momentum_buffers, alpha=momentum) if nesterov else momentum_buffers
-    return _each(aten._foreach_add.List, params, grads, alpha=minus_lr), momentum_buffers
+        momentum_buffers = each(aten._foreach_add.List, momentum_buffers, grads, **factor)
+        grads = each(aten._foreach_add.List, grads, momentum_buffers, alpha=momentum) if nesterov else momentum_buffers
+    return each(aten._foreach_add.List, params, grads, alpha=minus_lr), momentum_buffers
+
+
+def _call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+ADAM = define(
+    f"multi_tensor_adam({_functional(_ADAM)}) -> (Tensor[], Tensor[], Tensor[], Tensor[])",
+    lambda *args: _like(*args[:4]),
+    partial(adam, _call),
+)
+SGD = define(
+    f"multi_tensor_sgd({_functional(_SGD)}) -> (Tensor[], Tensor[])",
+    lambda *args: _like(*args[:2]),
+    partial(sgd, _call),
+)
+_define_in_place("multi_tensor_adam_", _in_place(_ADAM))
+_define_in_place("multi_tensor_sgd_", _in_place(_SGD))
+lowers(ADAM, separable=True)(partial(adam, _each))
+lowers(SGD, separable=True)(partial(sgd, _each))
