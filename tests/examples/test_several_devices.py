@@ -55,4 +55,5 @@ def test_a_decoder_has_equal_losses_in_every_layout_and_less_memory_when_it_is_d
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs pip install 'ray[train]'")
 def test_two_workers_of_ray_train_learn_what_one_process_does(tmp_path: Path) -> None:
-    assert "2 workers of Ray: loss" in run("ray_train.py", "--storage", str(tmp_path))
+    printed = run("ray_train.py", "--lose", "12", "--storage", str(tmp_path))
+    assert "2 workers of Ray, one lost in step 12: loss" in printed
