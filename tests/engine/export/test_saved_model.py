@@ -4,12 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_xla._engine.export import exported_program, saved_model
+from torch_xla._engine.export import exported_program, saved_model, standalone_loader
 from torch_xla._engine.export.saved_model import (
     InputLocation,
     StableHLOFunctionMeta,
@@ -49,6 +50,14 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert found.additional_constants[0].tolist() == [0, 1, 2]
     (mine,), (theirs,) = one.stablehlo_funcs, found.stablehlo_funcs
     assert mine.meta == theirs.meta and mine.bytecode == theirs.bytecode and mine.text == theirs.text
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "float32"])
+def test_arrays_of_every_dtype_are_read_again(name: str, tmp_path: Path) -> None:
+    array = np.array([1.0, 0.5]).astype(jnp.dtype(name))
+    saved_model._save_array(tmp_path / "one.npy", array)
+    found = standalone_loader.read(tmp_path / "one.npy", name)
+    assert found.dtype == array.dtype and found.tolist() == array.tolist()
 
 
 def test_functions_with_dots_in_their_names_stay_apart(tmp_path: Path) -> None:

@@ -99,3 +99,10 @@ def test_a_graph_is_dumped_as_stablehlo(tmp_path: Path) -> None:
         x.mul_(3)
     graph.debug_dump(str(tmp_path / "graph"))
     assert "stablehlo.multiply" in (tmp_path / "graph").read_text()
+
+
+@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="this PyTorch has no torch.accelerator.Graph")
+def test_a_graph_before_the_first_use_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "is_ours", lambda: False)
+    with pytest.raises(RuntimeError, match="Make a tensor on it first"):
+        torch.accelerator.Graph()

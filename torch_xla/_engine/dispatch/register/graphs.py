@@ -18,7 +18,7 @@ from ...step import Capture, CapturedGraph, is_capturing
 from ...tensor import device as devices
 from ...tensor.torch_generator import state_of
 from .. import recording_kernel
-from .torch_accelerator import is_ours
+from .torch_accelerator import is_ours, native
 
 _MODES = ("default", "global", "thread_local", "relaxed")
 _pools = itertools.count(1)
@@ -182,7 +182,14 @@ def answer() -> None:
 
 def _of_the_accelerator(original: Callable[..., Any]) -> Any:
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
-        return XLAGraph(*args, **kwargs) if is_ours() else original(cls, *args, **kwargs)
+        if is_ours():
+            return XLAGraph(*args, **kwargs)
+        if native() is None:
+            raise RuntimeError(
+                "torch.accelerator.Graph(): xla is not the accelerator of this process yet. Make a tensor on it first, "
+                "set PJRT_DEVICE, or call torch.xla.XLAGraph()."
+            )
+        return original(cls, *args, **kwargs)
 
     return staticmethod(made)
 
