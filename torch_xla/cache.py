@@ -4,8 +4,9 @@ Programs that took a while to compile are kept in a folder, by default below the
 that records the same program loads it instead of lowering and compiling it. The key of a program contains its
 operations and everything that compiling depends on: versions, platform, device, flags. Files are checked and never
 unpickled. Since an executable is code, a folder or file that another user may write to is refused with a warning, and
-so is a file that is not signed with this user's key (`XLA_PERSISTENT_CACHE_KEY`, created at the first use). From the
-command line:
+so is a file that is not signed with this user's key (`XLA_PERSISTENT_CACHE_KEY`, created at the first use). Where the
+programs are at an address, such as "s3://bucket/programs", this is about the copies on this machine. From the command
+line:
 
     python -m torch_xla.cache                        # what the folder holds
     python -m torch_xla.cache export programs.tar

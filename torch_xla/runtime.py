@@ -205,7 +205,7 @@ def get_master_ip() -> str:
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
-    """Keep compiled programs in the folder `path` for later processes; with `readonly`, only load them from there.
+    """Keep compiled programs at `path`, a folder or an address, for later processes; with `readonly`, only load them.
 
     Without this call, programs are kept in the user's cache folder (`XLA_PERSISTENT_CACHE_PATH` in the settings). With
     an empty path, no program is kept. The call affects programs compiled from now on. See `torch_xla.cache` for the

@@ -15,6 +15,7 @@ LEVEL = {
     "atomic": 0,
     "config": 1,
     "compiler_options": 1,
+    "remote_files": 1,
     "caching": 1,
     "dtypes": 2,
     "doctor": 2,

@@ -403,13 +403,23 @@ def comparison_directory() -> str:
 
 
 def persistent_cache_path() -> str:
-    """XLA_PERSISTENT_CACHE_PATH: the folder of executables on disk; empty means that none are kept."""
-    default = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "torch_xla")
+    """XLA_PERSISTENT_CACHE_PATH: the folder or address of executables; empty means that none are kept."""
+    default = _cache_folder()
     path = os.environ.get("XLA_PERSISTENT_CACHE_PATH", default)
     expanded = os.path.expanduser(path)
     if expanded.startswith("~") and path != default:
         raise ValueError(f"XLA_PERSISTENT_CACHE_PATH is {path!r}, and there is no such user here; give a whole path.")
     return "" if expanded.startswith("~") else expanded  # a user without a home has no such folder
+
+
+def _cache_folder() -> str:
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "torch_xla")
+
+
+def own_cache_folder() -> str:
+    """XDG_CACHE_HOME: the folder of this user's caches, with our part of it; empty where a user has no home."""
+    expanded = os.path.expanduser(_cache_folder())
+    return "" if expanded.startswith("~") else expanded
 
 
 def persistent_cache_key() -> str:

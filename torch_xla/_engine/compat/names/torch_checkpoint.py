@@ -14,6 +14,8 @@ from torch.distributed.checkpoint._traverse import set_element as set_element
 # PyTorch's functions for plain tensors; a subclass of `DTensor` is asked for its own items.
 from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_tensor, _create_write_item_for_tensor
 
+from ...remote_files import files_at as remote_files
+
 
 def write_items(name: str, tensor: torch.Tensor) -> list[Any]:
     """Return the checkpoint's write items of a plain tensor: the whole tensor."""
@@ -25,25 +27,10 @@ def chunks(tensor: torch.Tensor) -> list[Any]:
     return [_create_chunk_from_tensor(tensor)]
 
 
-__all__ = ["chunks", "dedup_save_plans", "flatten_state_dict", "narrow_tensor_by_index", "set_element", "write_items"]
-
-
-def remote_files(address: str) -> tuple[Any, str]:
-    """Return fsspec's file system of an address such as "s3://bucket/run", and the path in it.
-
-    Raises `ImportError` where fsspec, or the library of this kind of address, is not installed.
-    """
-    scheme = address.partition("://")[0]
-    try:
-        found: tuple[Any, str] = importlib.import_module("fsspec.core").url_to_fs(address)
-    except ImportError as error:
-        raise ImportError(
-            f"{address!r} is an address, and what reads and writes it is not installed: {error}. Install it, or mount "
-            "the store as a folder and give its path"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{address!r}: fsspec knows no store by the name of {scheme!r}") from error
-    return found
+__all__ = [
+    "chunks", "dedup_save_plans", "flatten_state_dict", "narrow_tensor_by_index", "remote_files", "set_element",
+    "write_items",
+]  # fmt: skip
 
 
 def remote_reader(address: str) -> Any:

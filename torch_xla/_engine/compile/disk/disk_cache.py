@@ -5,7 +5,6 @@ reads half a file. A damaged file is reported, deleted and compiled again. A fil
 reported and left alone. A folder has a limit (`folder_limit`).
 """
 
-import bisect
 import contextlib
 import functools
 import hashlib
@@ -38,12 +37,15 @@ from . import (
     folder_limit,
     prefetch,
     process_consensus,
+    remote_store,
     signing_key,
 )
 from .executable_format import Described, Foreign, Header, Refused, Unreadable
 from .folder_limit import size_of as size_of
+from .folder_listing import Listing
 
 SUFFIX = ".xla"
+_IS_AN_ADDRESS = "://"
 # The folder within a folder that has the executables for machines that are not here.
 TOPOLOGIES = "topologies"
 # Reading a file costs about as much as compiling what compiles in less.
@@ -55,13 +57,14 @@ _LONGEST_NOTE = 1 << 20
 _NO_TURNS = (
     "Each process compiles what it does not find there. Another file system, or a folder on each machine, ends this."
 )
+_NO_STORE = "Each machine compiles what its folder does not have. A folder as XLA_PERSISTENT_CACHE_PATH ends this."
 _NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
 _FOREIGN = (
     "Such programs are compiled again. `python -m torch_xla.cache import` signs programs from a source you trust; "
     "users and machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
 )
 
-_warned: set[str] = set()
+_warned: set[str] = set()  # kinds
 _misses: "deque[tuple[str, str]]" = deque(maxlen=256)
 
 
@@ -97,9 +100,26 @@ def choose(path: str | None, read_only: bool = False) -> None:
     _chosen.path, _chosen.read_only = path, read_only
 
 
+def _path() -> str:
+    return config.persistent_cache_path() if _chosen.path is None else _chosen.path
+
+
+def _remote() -> remote_store.RemoteStore | None:
+    """Return the store behind the folder; `None` where executables are kept in a folder alone."""
+    path = _path()
+    return remote_store.at(path, _warn_of_store) if _IS_AN_ADDRESS in path else None
+
+
+def _warn_of_store(text: str) -> None:
+    _warn("store", text, _NO_STORE)
+
+
 def folder() -> Path | None:
-    """Return the folder of executables; `None` if they are not kept."""
-    path = config.persistent_cache_path() if _chosen.path is None else _chosen.path
+    """Return the folder of executables of this machine; `None` if they are not kept."""
+    path = _path()
+    if _IS_AN_ADDRESS in path:
+        own = config.own_cache_folder()
+        return Path(own, remote_store.folder_of(path)) if own else None
     if not path:
         return None
     try:
@@ -142,6 +162,7 @@ def find(key: Key, signature: Signature) -> Stored | None:
 def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded | None:
     program = key.name
     try:
+        _bring(place, path.name)
         executable_format.refuse_others(place, place.stat())
         loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
         return _Loaded(loaded.header, _checked(loaded, key, signature))
@@ -159,6 +180,26 @@ def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded |
         _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
         folder_limit.delete(path)
     return None
+
+
+def _bring(place: Path, name: str) -> None:
+    """Copy a file that is not in the folder from the store behind it, if it is there and this user signed it."""
+    store = _remote()
+    data = None if store is None or (place / name).exists() else store.fetch(name)
+    if store is None or data is None:
+        return
+    if name.endswith(SUFFIX):
+        executable_format.split(data, functools.partial(signing_key.verify, f"{store.address}/{name}"))
+    _write(place / name, data)
+
+
+def _keep(path: Path, data: bytes) -> bool:
+    """Write a file to the folder and to the store behind it."""
+    is_there = _write(path, data)
+    store = _remote()
+    if store is not None and path.parent == folder():
+        store.put(path.name, data)
+    return is_there
 
 
 @functools.cache
@@ -262,7 +303,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
     )
     path = place / _name(key)
     try:
-        is_there = _write(path, executable_format.joined(header, found.data, signing_key.signature))
+        is_there = _keep(path, executable_format.joined(header, found.data, signing_key.signature))
     except (OSError, Refused) as error:
         _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
@@ -300,8 +341,23 @@ def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             executable_format.refuse_others(place, place.stat())
             path, written = place / compile_turn.FOLDER / name, (place / name, place / f"{name}.numbers")
-            return compile_turn.held(path, functools.partial(_warn, "turn", advice=_NO_TURNS), written)
+            here = compile_turn.held(path, functools.partial(_warn, "turn", advice=_NO_TURNS), written)
+            store = _remote()
+            return here if store is None else _turn_of_all(here, store, [each.name for each in written])
     return contextlib.nullcontext(False)
+
+
+@contextlib.contextmanager
+def _turn_of_all(
+    here: contextlib.AbstractContextManager[bool], store: remote_store.RemoteStore, written: list[str]
+) -> Iterator[bool]:
+    """Hold the turn of this machine, and then that of all that have the store: one process of each asks for it."""
+    with here as may_be_here:
+        if may_be_here:
+            yield True
+            return
+        with store.turn(written[0], written) as may_be_there:
+            yield may_be_there
 
 
 def note_baked(key: Key, indices: list[int]) -> None:
@@ -309,7 +365,7 @@ def note_baked(key: Key, indices: list[int]) -> None:
     place = _folder_of(key)
     if place is not None and not _is_read_only():
         with contextlib.suppress(OSError, Refused):
-            if _write(place / f"{_name(key)}.numbers", json.dumps(indices).encode()):
+            if _keep(place / f"{_name(key)}.numbers", json.dumps(indices).encode()):
                 artifacts.note(f"{_name(key)}.numbers")
 
 
@@ -319,6 +375,7 @@ def baked(key: Key, count: int) -> list[int]:
     if place is None:
         return []
     try:
+        _bring(place, f"{_name(key)}.numbers")
         executable_format.refuse_others(place, place.stat())
         found = json.loads(executable_format.contents(place / f"{_name(key)}.numbers", _LONGEST_NOTE))
     except (OSError, ValueError, RecursionError, Refused, Unreadable):
@@ -421,7 +478,7 @@ def _miss(program: str, reason: str) -> None:
 
 def _why_missing(place: Path, key: Key) -> str:
     best: list[str] | None = None
-    for name in _listing.of(place, key.name):
+    for name in _listing.of(place, key.name, SUFFIX):
         with contextlib.suppress(OSError, Refused, Unreadable):
             differs = differences(executable_format.header_of(place / name).environment, key.environment)
             if best is None or len(differs) < len(best):
@@ -429,31 +486,7 @@ def _why_missing(place: Path, key: Key) -> str:
     return "never compiled here" if best is None else f"compiled under another environment: {'; '.join(best)}"
 
 
-class _Listing:
-    """The files of each program in a folder. It is read again if others have written there, not for each program."""
-
-    def __init__(self) -> None:
-        self._state: tuple[Path, int] | None = None  # the folder, and when it had these files
-        self._names: list[str] = []  # in order
-
-    def of(self, place: Path, program: str) -> list[str]:
-        with contextlib.suppress(FileNotFoundError):  # nothing was kept there yet
-            state = place, place.stat().st_mtime_ns
-            if state != self._state:
-                self._state, self._names = state, sorted(os.listdir(place))
-        begin, end = (bisect.bisect_left(self._names, program + mark) for mark in "-.")  # "." follows "-"
-        return [name for name in self._names[begin:end] if name.endswith(SUFFIX)]
-
-    def is_current(self, place: Path) -> bool:
-        return self._state == (place, place.stat().st_mtime_ns)
-
-    def add(self, path: Path) -> None:
-        """Add a file that this process has written to a folder that was as listed."""
-        bisect.insort(self._names, path.name)
-        self._state = path.parent, path.parent.stat().st_mtime_ns
-
-
-_listing = _Listing()
+_listing = Listing()
 
 
 def _warn(kind: str, text: str, advice: str = _NOT_KEPT) -> None:

@@ -36,7 +36,7 @@ def signature(checksum: bytes) -> bytes:
     return hmac.digest(_key(path()), checksum, "sha256").hex().encode()
 
 
-def verify(file: Path, checksum: bytes, signed: bytes) -> None:
+def verify(file: Path | str, checksum: bytes, signed: bytes) -> None:
     """Raise `Foreign` if `signed` is not the signature of a file with this checksum, `Refused` as above."""
     if not hmac.compare_digest(signature(checksum), signed):
         raise Foreign(f"{file} is not signed with the key {path()}")
