@@ -1,5 +1,6 @@
 """Floats of eight bits have the bits that PyTorch gives them on the CPU, whatever makes them."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,3 +74,11 @@ def test_few_uploaded_numbers_can_be_checked_and_their_views_read(dtype: torch.d
         assert torch.equal(view(tensor).cpu().view(torch.uint8), view(host).contiguous().view(torch.uint8))
     with pytest.raises(NotImplementedError, match="not implemented for"):
         torch.bitwise_not(tensor)
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.float8_e4m3fn, torch.float8_e5m2fnuz])
+def test_nan_has_the_bits_of_the_cpu(source: torch.dtype, dtype: torch.dtype) -> None:
+    values = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5], dtype=source)
+    made, expected = values.to("xla").to(dtype).cpu(), values.to(dtype)
+    assert made.view(torch.uint8).tolist() == expected.view(torch.uint8).tolist()

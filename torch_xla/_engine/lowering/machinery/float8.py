@@ -8,6 +8,7 @@ from jax import lax
 
 from ... import dtypes
 
+_E5M2 = dtypes.to_jax(torch.float8_e5m2)
 _E4M3FN = dtypes.to_jax(torch.float8_e4m3fn)
 _E8M0FNU = dtypes.to_jax(torch.float8_e8m0fnu)
 _UNSIGNED_ZERO = frozenset(map(dtypes.to_jax, (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)))
@@ -44,9 +45,12 @@ def _rounded(array: jax.Array, dtype: np.dtype) -> jax.Array:
     """
     array = lax.convert_element_type(array, np.float32)
     rounded = lax.convert_element_type(array, dtype)
-    if dtype not in _UNSIGNED_ZERO:
+    if dtype not in _UNSIGNED_ZERO and dtype != _E5M2:
         return rounded
     bits = lax.bitcast_convert_type(rounded, np.uint8)
+    if dtype == _E5M2:  # which has several NaN: PyTorch makes the last one, with the sign
+        nan = jnp.where(jnp.signbit(array), np.uint8(0xFF), np.uint8(0x7F))
+        return lax.bitcast_convert_type(jnp.where(array != array, nan, bits), dtype)
     return lax.bitcast_convert_type(jnp.where((bits == 0x80) & (lax.abs(array) < 1), 0, bits).astype(np.uint8), dtype)
 
 
