@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_xla
-from benchmarks import decode, former, hookless, long_run, page, readme
+from benchmarks import decode, devices, former, hookless, long_run, page, readme
 from benchmarks.contestants import Compiled, Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
 from benchmarks.models import NARROW, WORKLOADS, Encoder
+from tests.support.topologies import needs_tpu_compiler
 
 
 def losses(contestant: Eager | Ours, steps: int) -> list[float]:
@@ -209,3 +210,18 @@ def work(x):
 """
     kept = ast.unparse(hookless.without_hooks(source)).split("def work(x):\n")[1]
     assert kept == "    y = x + 1\n    if y:\n        return y\n    return x"
+
+
+def test_rows_are_divided_where_there_are_enough() -> None:
+    assert devices.rows_divided((8, 3), 4) == ("fsdp", None)
+    assert devices.rows_divided((6, 3), 4) == (None, None) and devices.rows_divided((), 4) == ()
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(("topology", "layout"), [("v5e:1x1", ""), ("v5e:2x2", "fsdp")])
+def test_a_step_for_a_tpu_is_like_that_of_jax_by_hand(topology: str, layout: str) -> None:
+    given = WORKLOADS["mlp"], "float32", topology, layout
+    one, other = devices.ours(*given), devices.by_hand("mlp", *given)
+    for field in ("bytes", "cycles"):
+        assert 0 < getattr(one, field) <= 1.3 * getattr(other, field), (field, one, other)
+    assert bool(one.collectives) == bool(other.collectives) == bool(layout)
