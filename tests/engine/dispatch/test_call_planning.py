@@ -16,6 +16,13 @@ def test_what_one_number_leaves_as_it_is_another_one_changes() -> None:
     assert y.pow_(0.5).tolist() == [2, 3]
 
 
+def test_subnormal_numbers_count_among_numbers_that_vary() -> None:
+    x = torch.tensor([1e10, -3e38], device="xla")
+    for number in (0.5, 0.25, 0.125, 1e-39, -1e-39, 2.5, 1e-39, 1e-46):
+        outcomes = [(x * number).tolist(), x.clone().mul_(number).tolist(), torch.add(x * 0, x, alpha=number).tolist()]
+        assert outcomes == [pytest.approx((x.cpu() * number).tolist())] * 3, number
+
+
 def test_a_dtype_that_no_device_has_is_refused_where_it_would_arise() -> None:
     with pytest.raises(RuntimeError, match="torch.uint4 has no counterpart"):
         torch.zeros_like(torch.ones(2, device="xla"), dtype=torch.uint4)

@@ -171,8 +171,9 @@ def _power(module: EditedModule, operation: Any) -> None:
 def _divide(module: EditedModule, operation: Any) -> None:
     """Keep apart what XLA joins.
 
-    a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), and a divided by
-    one number is multiplied by its reciprocal, which may be 0 or inf."""
+    a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), a / rsqrt(b) becomes
+    a * sqrt(b), where b may be a square that overflows, and a divided by one number is multiplied by its reciprocal,
+    which may be 0 or inf."""
     left, right = operation.operands[0], operation.operands[1]
     if module.comes_of(left, "divide"):
         module.keep(operation, 0)
@@ -183,7 +184,7 @@ def _divide(module: EditedModule, operation: Any) -> None:
             module.keep(operation, 1)
         elif _REASSOCIATES:
             _associate(module, operation, ("multiply",))
-    elif module.comes_of(right, "divide", "power", *(("exponential",) if _CANCELS else ())) or (
+    elif module.comes_of(right, "divide", "power", "rsqrt", *(("exponential",) if _CANCELS else ())) or (
         _IS_FREE and ir.RankedTensorType(right.type).rank and module.is_uniform(right)
     ):
         module.keep(operation, 1)

@@ -260,14 +260,30 @@ class _Template:
             self.operands += 1
             return Operand(self.operands - 1)
         kind = argument.__class__
-        if self.keeps_numbers and kind in (int, float):
+        if kind in (int, float) and (self.keeps_numbers or is_subnormal(argument)):
             return argument
         if kind is float or (kind is int and takes_scalar and -(1 << 63) <= argument < 1 << 63):
-            self.numbers.append(kind)
-            return Number(len(self.numbers) - 1)
+            return self._placed(kind)
         if kind is list or kind is tuple:
+            if not self.keeps_numbers and set(map(type, argument)) == {float}:
+                return [self._placed(float) for _ in argument]
             return [self.replace(element, takes_scalar) for element in argument]
         return argument
+
+    def _placed(self, kind: type) -> Number:
+        self.numbers.append(kind)
+        return Number(len(self.numbers) - 1)
+
+
+SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
+
+
+def is_subnormal(number: float) -> bool:
+    """Return whether float32 holds a number only as a subnormal one; such a number is part of the plan.
+
+    XLA:CPU takes it for 0, so a rule must see it. In a list it is a number like others.
+    """
+    return 0 < abs(number) < SMALLEST_NORMAL
 
 
 def _operand_specs(call: Call) -> tuple[Spec, ...]:

@@ -40,7 +40,7 @@ from ..tensor.storage import (
 )
 from ..tensor.torch_generator import state_of
 from . import call_planning, cpu_fallback, foreach_aliasing
-from .call_planning import Call, Entry
+from .call_planning import SMALLEST_NORMAL, Call, Entry
 from .checks import cpu_errors
 from .checks.mixed_devices import admit
 from .op_schema import Operator, operator_of, read_by, written_by
@@ -107,7 +107,7 @@ def take_apart(argument: Any, takes_scalar: bool, call: Call) -> None:
     """Add one argument to `call`; raise `AttributeError` for a tensor that is not on our device."""
     kind = argument.__class__
     signature, operands, numbers = call
-    if kind is float:
+    if kind is float and not 0 < abs(argument) < SMALLEST_NORMAL:  # as `is_subnormal`, without a call
         signature.append(float)
         numbers.append(argument)
     elif kind is int and takes_scalar and argument in _INT64:

@@ -17,6 +17,7 @@ from ..machinery.opmath import (
     is_number,
     number_as,
     on_operands,
+    product,
     quotient,
     same_dtype,
     widened,
@@ -50,7 +51,7 @@ def _summands(self: Any, other: Any, alpha: Any) -> list[Any]:
         if alpha == 1:
             return [self, other]
     self, other, alpha = map(widened, same_dtype(self, other, alpha))
-    return [self, other * alpha]
+    return [self, product(other, alpha)]
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar, promotion=Promotion.COMMON)
@@ -74,8 +75,7 @@ def rsub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar, promotion=Promotion.COMMON)
 def mul(self: Any, other: Any) -> jax.Array:
-    self, other = _factors(self, other)
-    return self * other
+    return product(*_factors(self, other))
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar, promotion=Promotion.FLOAT)

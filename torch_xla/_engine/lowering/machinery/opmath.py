@@ -5,7 +5,7 @@ Numbers among the operands are Python numbers or weakly typed zero-dim arrays (a
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -99,6 +99,32 @@ def widened(argument: Any) -> Any:
     return argument
 
 
+_SCALE = 2.0**64
+
+
+def product(self: Any, other: Any) -> jax.Array:
+    """Multiply two arrays of one dtype, one of which may be a number.
+
+    XLA:CPU takes a subnormal number for 0, and infinity times 0 is NaN: such a number is multiplied in two steps.
+    """
+    if _is_subnormal(self):
+        self, other = other, self
+    if not _is_subnormal(other):
+        return self * other
+    return lax.optimization_barrier(self * _scaled(other)) * np.asarray(1 / _SCALE, other.dtype)
+
+
+def _is_subnormal(operand: Any) -> TypeGuard[np.ndarray]:
+    """Return whether an operand is a subnormal number of its dtype."""
+    if not isinstance(operand, np.ndarray) or operand.ndim or not is_float(operand):
+        return False
+    return 0 < abs(float(operand)) < float(jnp.finfo(operand.dtype).smallest_normal)
+
+
+def _scaled(number: np.ndarray) -> np.ndarray:
+    return np.asarray(float(number) * _SCALE, number.dtype)
+
+
 def quotient(self: jax.Array, other: Any) -> jax.Array:
     """Divide self / other, rounded once, for two arrays of one dtype, or an array and a scalar.
 
@@ -106,6 +132,10 @@ def quotient(self: jax.Array, other: Any) -> jax.Array:
     divisor seems to depend on the dividend: so the divisor is replaced where the dividend is NaN, as the result is NaN
     there in either case.
     """
+    if _is_subnormal(other):
+        return quotient(self, _scaled(other)) * np.asarray(_SCALE, other.dtype)
+    if _is_subnormal(self):
+        return quotient(jnp.asarray(_scaled(self)), other) * np.asarray(1 / _SCALE, self.dtype)
     if is_complex(self):
         return _complex_quotient(self, jnp.asarray(other, self.dtype))
     if self.dtype == FLOAT32 and _is_for_a_gpu():
