@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import config, metrics
 from ..atomic import run_through
+from ..compile.program import Program
 from ..ir.tape import Failed, Front, Tape, Value, set_line, set_tape
 from ..metrics import events, samples
 from ..metrics.events import Cause
@@ -231,18 +232,15 @@ def _run(
     numbers = (*map(tape.numbers.__getitem__, part.numbers), *schedule.length)
     ready = None if program is None else program.ready(numbers)
     if program is not None and not attempt.compiles and observers.describe_run is None:
-        if ready is None:
-            buffers = [values[slot].buffer for slot in part.inputs]
-            raise NotCompiled(program, numbers, buffers, request.cause, schedule.source_lines)
-        if (program.is_limited or program.bytes >= COUNTED) and not is_turn(program):
-            raise NotItsTurn(program, attempt.compiled)
+        if ready is None or program.is_limited or program.bytes >= COUNTED:  # else it may start at once
+            _refuse_early_start(program, numbers, schedule, seen, request, attempt)
     if device.last_schedule is not None:
         device.last_schedule.followed_by = schedule
     fresh = tape_after(schedule, device)
     ends, unheld = end_of(tape, fresh, device), 0
     if schedule.kept or seen.behind or tape.scopes:
-        settled, unheld = carry_over(schedule, tape, fresh, seen, device)
-        ends = chain(settled, ends)
+        carried, unheld = carry_over(schedule, tape, fresh, seen, device)
+        ends = chain(carried, ends)
     if schedule.liveness is not None:
         ends = chain(ends, schedule.liveness.learned(schedule.live, values))
     if schedule.cuts:
@@ -283,6 +281,17 @@ def _run(
     live_counters.values.value += schedule.made + unheld
     device.last_schedule = schedule
     return inspected
+
+
+def _refuse_early_start(
+    program: Program, numbers: Sequence[float | int], schedule: Schedule, seen: Seen, request: Request, attempt: Attempt
+) -> None:
+    """Raise if the program is not compiled, or has to wait for others: both are done without the lock."""
+    if not program.compiled_for(numbers):
+        buffers = [seen.values[slot].buffer for slot in schedule.cut.inputs]
+        raise NotCompiled(program, numbers, buffers, request.cause, schedule.source_lines)
+    if not is_turn(program):
+        raise NotItsTurn(program, attempt.compiled)
 
 
 def relieve(device: Device) -> None:
