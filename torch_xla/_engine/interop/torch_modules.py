@@ -274,7 +274,7 @@ def _kind_of(name: str, tensor: Tensor) -> TensorKind:
 
 
 @uncollected
-def _as_array(given: object) -> Any:
+def _as_array(given: object) -> jax.Array:
     return jnp.asarray(given)
 
 

@@ -53,7 +53,7 @@ def gather(
     index_vector_dim: int,
     indices_are_sorted: bool | None = None,
     slice_sizes: Sequence[int] | None = None,
-) -> Any:
+) -> jax.Array:
     """Return slices of `x`; unless given, they are 1 long in collapsed dimensions and whole in the others."""
     numbers = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
     sizes = slice_sizes or [1 if place in collapsed_slice_dims else size for place, size in enumerate(x.shape)]
@@ -95,7 +95,7 @@ def scatter(
     )
 
 
-def _vectors(indices: Any, dim: int) -> Any:
+def _vectors(indices: Any, dim: int) -> jax.Array:
     """Move the index vectors to the last dimension."""
     return indices[..., None] if dim == indices.ndim else jnp.moveaxis(indices, dim, -1)
 
@@ -119,7 +119,7 @@ def convolution(
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimensions: Any = None,
-) -> Any:
+) -> jax.Array:
     """Return a convolution; `dimensions` has the positions of batch, features and space in input, kernel and output."""
     space = tuple(range(2, x.ndim))
     chosen = dimensions or [(0, 1, *space)] * 3
@@ -221,7 +221,7 @@ def sort(*arrays: Any, comparator: Form, dimension: int | None = None, is_stable
     return found if len(found) > 1 else found[0]
 
 
-def _order(arrays: Sequence[Any], axis: int, comparator: Form) -> Any:
+def _order(arrays: Sequence[Any], axis: int, comparator: Form) -> jax.Array:
     elements = [jax.ShapeDtypeStruct((), each.dtype) for each in arrays for _ in "lr"]
     jaxpr = jax.make_jaxpr(lambda *pairs: _only(comparator(*pairs)))(*elements).jaxpr
     first, second = jaxpr.invars[:2]
@@ -232,10 +232,10 @@ def _order(arrays: Sequence[Any], axis: int, comparator: Form) -> Any:
     return _order_by_counting(arrays, axis, comparator)
 
 
-def _order_by_counting(arrays: Sequence[Any], axis: int, comparator: Form) -> Any:
+def _order_by_counting(arrays: Sequence[Any], axis: int, comparator: Form) -> jax.Array:
     """Sort by any other comparator: count for each element the ones before it; equal ones keep their order."""
 
-    def along(*rows: Any) -> Any:
+    def along(*rows: Any) -> jax.Array:
         left = [row[:, None] for row in rows]
         right = [row[None, :] for row in rows]
         before = over(
@@ -272,12 +272,12 @@ def reshape(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int] | None = 
     return lax.reshape(x, tuple(sizes), None if dimensions is None else tuple(dimensions))
 
 
-def broadcast_in_dim(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int]) -> Any:
+def broadcast_in_dim(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int]) -> jax.Array:
     """Return `x` repeated to `sizes`; its dimensions become `dimensions`."""
     return lax.broadcast_in_dim(x, tuple(sizes), tuple(dimensions))
 
 
-def slice_in_dim(x: Any, *, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> Any:
+def slice_in_dim(x: Any, *, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> jax.Array:
     """Return a slice along one dimension."""
     return lax.slice_in_dim(x, start_index, limit_index, stride, dimno)
 
@@ -290,7 +290,7 @@ def triangular_solve(
     lower: bool | None = None,
     unit_diagonal: bool | None = None,
     transpose_a: bool | None = None,
-) -> Any:
+) -> jax.Array:
     """Solve `a x = b`, or `x a = b`, for `x`."""
     return lax.linalg.triangular_solve(
         a, b, left_side=bool(left_side), lower=bool(lower), unit_diagonal=bool(unit_diagonal),
@@ -314,11 +314,11 @@ def _size_of(x: Any, *, dimension: int) -> Any:
     return np.int32(x.shape[dimension])
 
 
-def _scalar_like(x: Any, *, value: float) -> Any:
+def _scalar_like(x: Any, *, value: float) -> jax.Array:
     return jnp.full(x.shape, value, x.dtype)
 
 
-def _pad(x: Any, value: Any, *, config: Sequence[Sequence[int]]) -> Any:
+def _pad(x: Any, value: Any, *, config: Sequence[Sequence[int]]) -> jax.Array:
     return lax.pad(x, value, [(low, high, inner) for low, high, inner in config])
 
 

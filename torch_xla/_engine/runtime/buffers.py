@@ -130,7 +130,7 @@ def _resizing(size: tuple[int, ...], sharding: object) -> Any:
     return jax.jit(lambda array: resized(array, size), out_shardings=sharding)
 
 
-def resized(array: Any, size: tuple[int, ...]) -> Any:
+def resized(array: Any, size: tuple[int, ...]) -> jax.Array:
     """Return the array cut, or made longer by zeros, at the end of each dimension; in a program."""
     low = [(0, wanted - length, 0) for length, wanted in zip(array.shape, size, strict=True)]
     return jax.lax.pad(array, jax.numpy.zeros((), array.dtype), low)
