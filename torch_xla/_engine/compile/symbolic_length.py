@@ -1,7 +1,7 @@
 """A graph whose sizes grow as one operation: the length is a number of the program, the arrays have a capacity.
 
-The graph is traced with the sizes that it has at the least length, at the capacity and one step before. What the traces
-have in common is a program of a symbolic length (`common_jaxpr`), which is evaluated on padded arrays
+The graph is traced with the sizes that it has at the least length, at the capacity and one step before. The common part
+of the traces is a program of a symbolic length (`common_jaxpr`), which is evaluated on padded arrays
 (`padded_functions`).
 """
 
