@@ -343,6 +343,8 @@ def _scatter(module: EditedModule, operation: Any) -> None:
 
 def _is_zero(module: EditedModule, value: Any) -> bool:
     """Return whether all elements of `value` are 0, for complex numbers by the text of the constant."""
+    if not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.convert":
+        return _is_zero(module, value.owner.operands[0])
     if _is_float(value.type):
         return bool(module.constant(value) == 0)
     return any("dense<(0.000000e+00,0.000000e+00)>" in str(source) for source in module.sources(value))
