@@ -33,9 +33,11 @@ def part(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x.to("xla"), x[:, :4].argmax(1).to("xla")
 
 
-def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
     """Writes a checkpoint as a whole or not at all: a process that is lost meanwhile leaves the previous one."""
+    total = xm.all_reduce(xm.REDUCE_SUM, loss.detach(), scale=1 / xr.world_size())
     state: dict[str, Any] = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    state["loss"] = total.item()  # read by all processes: each has its part in the sum
     xm.save(state, f"{path}.new")
     if xm.is_master_ordinal(local=False):
         os.replace(f"{path}.new", path)
@@ -53,7 +55,7 @@ def main(index: int, options: argparse.Namespace) -> None:
         first = state["step"]
         xm.master_print(f"goes on at step {first}", flush=True)
     is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-    loss = torch.zeros(())
+    total = torch.tensor(state["loss"] if first else 0.0)
     for step in range(first, options.steps):
         if step == options.lose and is_first_attempt and xr.global_ordinal() == xr.world_size() - 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -65,8 +67,9 @@ def main(index: int, options: argparse.Namespace) -> None:
         xm.optimizer_step(optimizer)
         torch_xla.sync()
         if (step + 1) % EVERY == 0:
-            save(options.checkpoint, step + 1, model, optimizer)
-    total = xm.all_reduce(xm.REDUCE_SUM, loss.detach(), scale=1 / xr.world_size())
+            save(options.checkpoint, step + 1, model, optimizer, loss)
+    if first < options.steps:
+        total = xm.all_reduce(xm.REDUCE_SUM, loss.detach(), scale=1 / xr.world_size())
     xm.master_print(f"{xr.world_size()} processes: final loss {total.item()!r}", flush=True)
 
 
