@@ -87,7 +87,7 @@ def test_splash_attention(compiled: bool) -> None:
     )  # fmt: skip
     with pytest.raises(ValueError, match="a divisor of the heads"):
         splash_attention.splash_attention(q, q[:, :3], q[:, :3], config)
-    with pytest.raises(ValueError, match="has no 'blocks'"):
+    with pytest.raises(ValueError, match="unknown field 'blocks'"):
         SplashAttentionConfig.from_json('{"blocks": 1}')
 
 

@@ -20,7 +20,7 @@ from ..compile import program_cache
 from ..compile.program import Program
 from ..ir.graph import cut, decode, effective, needed
 from ..ir.input_output_alias import in_order, successors, takers
-from ..ir.tape import Value
+from ..ir.tape import Failed, Value
 from ..metrics import events, user_lines
 from ..metrics.events import Cause, Direction
 from ..metrics.observers import observers
@@ -152,7 +152,8 @@ class Capture:
         sync_device(device)
         gc.collect()  # what is garbage would count as memory that the graph reads or writes
         with LOCK:
-            compute([storage.value for storage in storages_of(device) if storage.value.buffer is None])
+            values = [storage.value for storage in storages_of(device)]
+            compute([each for each in values if each.buffer is None and not isinstance(each.tape, Failed)])
             self._separate()
             self._before = [(storage, storage.value) for storage in storages_of(device)]
             self._states = [generator.state for generator in self._generators]

@@ -25,7 +25,7 @@ from ..tensor.device import LOCK, Device
 from ..tensor.spare_capacity import entered
 from .donation import Donor, refuse_taken
 from .executor import run as run_step
-from .failed_ops import prune
+from .failed_ops import prune, refuse_recorded_meanwhile
 from .growing_sizes import placed_in_rooms
 from .in_flight import COUNTED
 from .in_flight import wait as wait_for_programs
@@ -188,9 +188,12 @@ def _evaluate(device: Device, tape: Tape, request: Request, attempt: Attempt) ->
         return False
     if observers.divide_inputs is not None and observers.divide_inputs(schedule, tape):
         return False
+    recorded = len(seen.values)
     inspected = _run(device, tape, request, attempt, schedule, seen)
     if inspected is None:
         return False
+    if len(seen.values) > recorded:
+        refuse_recorded_meanwhile(seen.values[recorded:])
     samples.add_each(
         ((_tracing, traced - int(attempt.seconds * 1e9)), (_graph_size, len(schedule.cut.positions)))
         if schedule.program is not None
