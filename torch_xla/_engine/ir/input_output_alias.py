@@ -27,7 +27,7 @@ def successors(graph: Graph) -> dict[int, int]:
     for output, slot in enumerate(graph.outputs):
         while slot in made_by:
             operation, index = made_by[slot]
-            operand = _replaced(operation.plan)[index]
+            operand = replaced_operands(operation.plan)[index]
             if operand < 0:
                 break
             slot = operation.operands[operand]
@@ -39,7 +39,7 @@ def successors(graph: Graph) -> dict[int, int]:
 _known: WeakKeyDictionary[Plan, tuple[int, ...]] = WeakKeyDictionary()
 
 
-def _replaced(plan: Plan) -> tuple[int, ...]:
+def replaced_operands(plan: Plan) -> tuple[int, ...]:
     """Return for each output of a plan the operand that it replaces if the call was one in place; -1: none."""
     known = _known.get(plan)
     if known is None:

@@ -17,7 +17,7 @@ import torch
 from .. import metrics
 from ..atomic import uncollected
 from ..ir.graph import Operation, decode
-from ..ir.graph_text import name_of
+from ..ir.input_output_alias import replaced_operands
 from ..ir.tape import Tape, Value
 from ..metrics.user_lines import is_users_own, user_frame
 
@@ -92,12 +92,10 @@ class NameSearch:
         while producer[slot] >= 0:
             operation = operations[producer[slot]]
             part = slot - operation.first_output
-            # An in-place operator writes its first operand, or the operand of the same index in a list.
-            if part >= len(operation.operands) or (
-                part and not name_of(operation).startswith(("aten::_fo", "aten::_fu"))
-            ):
+            replaced = replaced_operands(operation.plan)[part]
+            if replaced < 0:
                 return None
-            slot = operation.operands[part]
+            slot = operation.operands[replaced]
             if tape.values[slot].spec is not value.spec:
                 return None
         return tape.values[slot].buffer
