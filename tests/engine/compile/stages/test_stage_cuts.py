@@ -245,7 +245,7 @@ def test_a_layer_in_the_middle_may_be_another() -> None:
         model[7].norm = nn.Identity()
         return train(model)
 
-    check(mixed)
+    check(mixed, 15)  # the two runs of equal layers spare 18 operations
 
 
 def test_results_in_the_middle_may_be_kept() -> None:

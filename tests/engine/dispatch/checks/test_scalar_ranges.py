@@ -111,3 +111,24 @@ def test_a_norm_of_no_elements_has_an_order_that_the_cpu_takes(norm: Call, size:
         program = partial(lambda order, device: norm(torch.ones(size, device=device), order), order)
         theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
         assert (type(ours), str(ours)) == (type(theirs), str(theirs)), order
+
+
+# Numbers that an operator refuses in any dtype: a valid one first, so that the call has a plan.
+REFUSED: dict[str, tuple[Call, tuple[float, ...]]] = {
+    "cdist": (lambda x, v: torch.cdist(x, x, v), (2.0, 0.0, -1.0, math.inf)),
+    "celu": (torch.celu, (1.0, 0.0, -1.0)),
+    "histc": (lambda x, v: torch.histc(x, 4, 0.0, v), (1.0, -1.0, 2.0, 0.0)),
+    "huber_loss": (lambda x, v: torch.nn.functional.huber_loss(x, x + 1, delta=v), (1.0, 0.0, 2.0, -1.0)),
+    "renorm": (lambda x, v: torch.renorm(x, v, 0, 1.0), (2.0, 0.0, 1.0, -1.0)),
+    "renorm, maxnorm": (lambda x, v: torch.renorm(x, 2.0, 0, v), (2.0, 0.0, -1.0)),
+    "softshrink": (torch.nn.functional.softshrink, (0.5, 0.0, -1.0, math.inf)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_that_an_operator_refuses_are_refused_in_every_call(name: str) -> None:
+    call, numbers = REFUSED[name]
+    x = torch.tensor([[0.25, -2.0], [0.5, 3.0]])
+    for number in (*numbers, *numbers):
+        theirs, ours = (outcome(lambda device, v=number: call(x.to(device), v), device) for device in ("cpu", "xla"))
+        assert type(ours) is type(theirs) and str(ours) == str(theirs), number

@@ -61,3 +61,15 @@ def test_images_of_floats(mode: str, dtype: torch.dtype) -> None:
         for size in ((5, 20), (7, 9), (1, 1)):
             check_rule(op, image, size, align_corners, **close)
     check_rule(op, image, [10, 6], False, 1.5, 0.7, **close)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_an_image_without_pixels_is_refused_as_on_the_cpu(mode: str, align_corners: bool) -> None:
+    choices: list[dict[str, Any]] = [{"size": (0, 2)}, {"scale_factor": 0.1}]
+    for options in choices:
+        for device in ("cpu", "xla"):
+            with pytest.raises(RuntimeError, match="Input and output sizes should be greater than 0"):
+                torch.nn.functional.interpolate(
+                    torch.ones(1, 2, 4, 4, device=device), mode=mode, align_corners=align_corners, **options
+                )

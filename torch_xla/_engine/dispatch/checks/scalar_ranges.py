@@ -5,12 +5,13 @@ the call cannot hold all numbers of their kind. Numbers that PyTorch lets wrap a
 checked, and neither are comparisons, which accept any number. A complex number is a part of a plan's key, and is
 checked with the plan.
 
-The order of a norm without elements is checked too: some orders are the minimum or the maximum of the elements.
+The order of a norm without elements is checked too: some orders are the minimum or the maximum of the elements. So are
+the numbers that an operator refuses in any dtype, such as a negative `p` of `cdist`.
 """
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import le
@@ -25,6 +26,16 @@ from . import cpu_errors
 
 _NUMBERS = ("number", "Optional[number]", "List[number]")
 _NORMS = frozenset(("linalg_vector_norm", "norm", "foreach_norm"))
+# Operators that refuse some numbers whatever the dtype: their arguments, and from which number on all are valid.
+_REFUSING: dict[str, tuple[tuple[str, ...], float]] = {
+    "_cdist_forward": (("p",), 0.0),
+    "celu": (("alpha",), sys.float_info.min),
+    "histc": (("min", "max"), math.inf),  # no number for certain: one decides about the other
+    "huber_loss": (("delta",), sys.float_info.min),
+    "huber_loss_backward": (("delta",), sys.float_info.min),
+    "renorm": (("p", "maxnorm"), sys.float_info.min),
+    "softshrink": (("lambd",), 0.0),
+}
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _FLOATS = frozenset((torch.float32, torch.bfloat16, torch.complex64))
 _ENDLESS = frozenset((math.inf, -math.inf))
@@ -67,15 +78,20 @@ def limits_of(
     if bounded := tuple((i, a.name) for i, a in enumerate(arguments) if where.get(a.name)):
         count = args[1][args[2]]  # the size of the dimension: `input_sizes`, `dim`
         return Limits(-count, count - 1, False, False, bounded)
+    name = schema_of(operator.overload).name.partition("::")[2]
+    if name.rstrip("_") in _REFUSING:
+        refusing, least = _REFUSING[name.rstrip("_")]
+        given_places = tuple((i, a.name) for i, a in enumerate(arguments) if a.name in refusing)
+        return Limits(least, sys.float_info.max, False, False, tuple(_given(given_places, args, kwargs)))
     places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
     every = _numbers(places, args, kwargs)
     if any(number.__class__ is complex for number in every):
         cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
     given = [number for number in every if number.__class__ is not complex]
-    name = schema_of(operator.overload).name.partition("::")[2].strip("_")
+    name = name.strip("_")
     if not given or name in _COMPARISONS:
         return None
-    given_places = tuple(place for place in places if _numbers((place,), args, kwargs))
+    given_places = tuple(_given(places, args, kwargs))
     if name in _NORMS and not all(tensor.numel() for tensor in pytree.tree_leaves(args[0])):
         return Limits(0, sys.float_info.max, False, False, given_places)  # the least and the greatest of nothing
     has_float = any(isinstance(number, float) for number in given)
@@ -98,6 +114,13 @@ def limits_of(
         return None
     least, greatest = max(least for least, _ in limits), min(most for _, most in limits)
     return Limits(least, greatest, is_unsigned, is_endless, given_places)
+
+
+def _given(
+    places: Iterable[tuple[int, str]], args: tuple[object, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[int, str]]:
+    """Yield those of the `places` that have a number."""
+    return (place for place in places if _numbers((place,), args, kwargs))
 
 
 def _numbers(places: tuple[tuple[int, str], ...], args: tuple[object, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -28,6 +28,8 @@ _CUBIC = -0.75  # the free parameter of the cubic kernel, as PyTorch has it
 
 def _step(inputs: int, outputs: int, align_corners: bool, scale: float | None) -> float:
     """Return the distance of two neighbouring output pixels, in input pixels."""
+    if outputs == 0:
+        raise ValueError("an image needs at least one pixel in each dimension")
     if align_corners:
         return (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0
     return 1 / scale if scale is not None and scale > 0 else inputs / outputs
