@@ -19,6 +19,8 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from ..compat.names import jax as private
+
 # Releases whose simplifier cancels exponentials and squares.
 _CANCELS = jax.__version_info__ < (0, 11)
 # Releases whose simplifier puts constants together.
@@ -70,7 +72,7 @@ class EditedModule:
                 calls.setdefault(text(operation.attributes["callee"]), []).append(operation)
             return ir.WalkResult.ADVANCE
 
-        module.operation.walk(look)
+        private.walk(module, look)
         return cls(functions, calls), found
 
     def sources(self, value: Any, depth: int = 0) -> Iterator[Any]:

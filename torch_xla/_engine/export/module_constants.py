@@ -9,6 +9,7 @@ import torch
 from jax.extend.mlir import ir
 
 from .. import dtypes
+from ..compat.names import jax as private
 
 # MLIR's names of PyTorch's dtypes.
 DTYPES = {
@@ -34,7 +35,7 @@ def settle(module: Any) -> None:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(note)
+    private.walk(module, note)
     weights = _weights(module, found)
     for op in found:
         value = op.attributes["value"]
@@ -50,7 +51,7 @@ def settle(module: Any) -> None:
             strangers.append(f"{op.name!r}{line_of(op)}")
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(look)
+    private.walk(module, look)
     if strangers:
         raise ValueError(
             f"a module of StableHLO holds no {strangers[0]}. Have the compiler that wrote it lower everything to "

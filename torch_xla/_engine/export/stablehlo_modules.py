@@ -73,7 +73,7 @@ def without_shardings(artifact: bytes) -> bytes:
         return artifact
     with private.module_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, artifact)
-        module.operation.walk(_drop_sharding_rule)
+        private.walk(module, _drop_sharding_rule)
         text = str(module.operation.get_asm(enable_debug_info=True))
     return bytes(stablehlo.serialize_portable_artifact_str(text, version_of(artifact)))
 

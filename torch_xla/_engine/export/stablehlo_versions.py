@@ -79,7 +79,7 @@ def with_calls(artifact: bytes) -> bytes:
                 found.append(op)
             return ir.WalkResult.ADVANCE
 
-        module.operation.walk(note)
+        private.walk(module, note)
         for op in found:
             call = ir.Operation.create(
                 "func.call", [each.type for each in op.results], list(op.operands),

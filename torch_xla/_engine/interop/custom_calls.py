@@ -12,6 +12,7 @@ from jax.extend.mlir import ir
 
 from .. import dtypes
 from ..atomic import uncollected
+from ..compat.names import jax as private
 from .jax_functions import call as call_function
 
 
@@ -65,5 +66,5 @@ def configuration(module: Any) -> str | None:
             found.append(operation.attributes["backend_config"].value)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(look)
+    private.walk(module, look)
     return found[0] if found else None

@@ -245,3 +245,18 @@ def test_a_device_of_a_topology_only_compiles_and_has_no_memory_in_use() -> None
     device = topologies.devices_of(topologies.named("v5e:2x2"))[3]
     assert private.is_compile_only(device) and device_memory.usage(device) == device_memory.Usage(0, 0, 0)
     device_memory.forget_peak(device)
+
+
+def test_an_interrupt_of_a_walk_is_an_interrupt() -> None:
+    module = jax.jit(lambda x: x + 1).lower(1.0).compiler_ir("stablehlo")
+    seen = []
+
+    def look(operation: Any) -> Any:
+        seen.append(operation.name)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        private.walk(module, look)
+    assert len(seen) == 1
+    with pytest.raises(RuntimeError, match="unhashable"):
+        private.walk(module, lambda operation: {[]})  # noqa: B018

@@ -77,6 +77,16 @@ def portable_artifact(bytecode: bytes, version: str) -> bytes:
         raise ValueError(str(error)) from error
 
 
+def walk(module: Any, look: Callable[[Any], Any]) -> None:
+    """Call `look` with each operation of a module. Of an interrupt meanwhile, MLIR keeps only the text."""
+    try:
+        module.operation.walk(look)
+    except RuntimeError as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
 def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
     """Return whether the module contains a bfloat16 product. JAX has no public way to search its modules."""
     narrow = False
@@ -89,7 +99,7 @@ def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
         return WalkResult.ADVANCE
 
     module: Any = lowered.compiler_ir("stablehlo")
-    module.operation.walk(look)
+    walk(module, look)
     return narrow
 
 
@@ -341,7 +351,7 @@ def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Ar
 
 
 def is_interrupt(error: Exception) -> bool:
-    """Return whether a program failed because a callback was interrupted; XLA keeps only the exception's text."""
+    """Return whether a program failed because a callback was interrupted; its text is all that is kept."""
     *_, last = str(error).strip().splitlines() or [""]
     return last.strip().partition(":")[0] == KeyboardInterrupt.__name__
 
