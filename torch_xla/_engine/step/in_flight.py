@@ -187,11 +187,14 @@ def wait_for(flight: Flight) -> None:
             forget_ended(flight.running)
             return
         step, ends, program, numbers, source_lines = first
+        waited = still_there(ends)
         try:
-            until_ready(still_there(ends))
+            until_ready(waited)
             if program.graph.effects:
                 client.wait_for_callbacks()
         except jax.errors.JaxRuntimeError as error:
+            if len(still_there(waited)) < len(waited):
+                continue  # another thread gave the memory of one to its program meanwhile
             leave(flight.started, first)
             raise user_error(program, numbers, error, f"step {step}", source_lines()) from error
         leave(flight.started, first)
