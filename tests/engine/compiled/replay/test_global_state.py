@@ -12,7 +12,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_xla  # noqa: F401
-from torch_xla._engine.compiled.replay.global_state import circumstances, hindrance
+from torch_xla._engine.compiled.replay.global_state import changed, circumstances, hindrance
 from torch_xla._engine.tensor.device import device_for
 
 
@@ -36,6 +36,19 @@ CHANGES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a precision of JAX": lambda: jax.default_matmul_precision("high"),
 }
 
+NAMED = {
+    "no gradients": "whether gradients are recorded",
+    "inference mode": "whether gradients are recorded",
+    "autocast": "autocast of 'xla'",
+    "autocast without its cache": "autocast of 'xla'",
+    "anomalies": "the detection of anomalies",
+    "forward mode": "the level of forward-mode differentiation",
+    "a mode of operators": "a mode or `torch.device` around the call",
+    "hooks of saved tensors": "a mode or `torch.device` around the call",
+    "a device": "a mode or `torch.device` around the call",
+    "a precision of JAX": "a setting that programs are compiled with",
+}
+
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("name", CHANGES)
@@ -45,7 +58,8 @@ def test_each_change_is_seen_and_its_end_too(name: str) -> None:
     assert circumstances(device) == before
     with CHANGES[name]():
         assert circumstances(device) != before
-    assert circumstances(device) == before
+        assert changed(before, circumstances(device)) == NAMED[name]
+    assert circumstances(device) == before and changed(before, circumstances(device)) == ""
 
 
 def test_the_default_dtype_and_the_thread_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,6 +235,25 @@ def test_two_replays_that_take_turns_do_not_pack_and_unpack_for_ever() -> None:
     assert count("Unpacking") - taken_apart <= 12
 
 
+@pytest.mark.filterwarnings("ignore:Training.step is recorded this time")
+def test_a_replay_that_is_recorded_again_packs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training("xla")
+    step = torch_xla.compile(training.step, replay=True)
+    for _ in range(24):
+        step()
+    monkeypatch.setattr(small_tensor_packing, "_AFTER", 1_000)
+    packed = count("PackedStep")
+    training.optimizer.param_groups[0]["weight_decay"] = 0.5  # an argument of the same program
+    for _ in range(8):
+        step()
+    assert step.is_replayed and count("PackedStep") > packed
+    training.optimizer.param_groups[0]["maximize"] = True  # another program has to earn it
+    packed = count("PackedStep")
+    for _ in range(8):
+        step()
+    assert step.is_replayed and count("PackedStep") == packed
+
+
 def test_a_program_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = Training("xla"), Training("cpu")
     step = torch_xla.compile(ours.step, replay=True)

@@ -2,7 +2,7 @@
 
 Version counter, base and address differ between tensors that are equal in everything that guards compare. So while
 there are listeners, the class of tensors reports reads of these attributes. Autograd nodes do not list their hooks, but
-all registrations go through one Python function.
+all registrations go through one Python function, which is given the hooks that the node already has.
 """
 
 import sys
@@ -56,8 +56,18 @@ _hooks = SimpleNamespace(count=0)
 _OF_TRACES = "torch._functorch._aot_autograd."
 
 
+class _Hooks(Exception):
+    """Carries the hooks of a node out of a registration that is given up."""
+
+
+def _raise_hooks(*_: object) -> None:
+    """Stand for a hook in a registration that only reads the present hooks."""
+
+
 def _counted(original: Any) -> Any:
     def register_hook(backward_hooks: Any, hook: Any) -> Any:
+        if hook is _raise_hooks:
+            raise _Hooks(backward_hooks)
         _hooks.count += not str(getattr(hook, "__module__", "")).startswith(_OF_TRACES)
         return original(backward_hooks, hook)
 
@@ -68,5 +78,19 @@ patch_list.hooks_of_nodes.wrap(_counted)
 
 
 def hooks_of_nodes() -> int:
-    """Return the number of registered hooks on autograd nodes: each may act at every backward pass."""
+    """Return how many hooks were registered on autograd nodes so far: each may act at every backward pass."""
     return int(_hooks.count)
+
+
+def hooks_of_leaf(leaf: torch.Tensor) -> list[dict[int, Any]]:
+    """Return the hooks before and behind the node that accumulates a leaf's gradient, by the keys of their handles."""
+    node = torch.autograd.graph.get_gradient_edge(leaf).node
+    return [_registered(register) for register in (node.register_prehook, node.register_hook)]
+
+
+def _registered(register: Callable[[Any], object]) -> dict[int, Any]:
+    try:
+        register(_raise_hooks)
+    except _Hooks as found:
+        return dict(found.args[0] or {})
+    raise AssertionError("a registration did not go through the function that is observed")

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from ...compat.names import torch as private
-from ...compat.patches.autograd_observers import hooks_of_nodes
 from ...compile import settings_in_force
 from ...dispatch.checks import device_values
 from ...tensor.device import Device
@@ -29,10 +28,34 @@ def circumstances(device: Device) -> tuple[Any, ...]:
         torch.is_anomaly_enabled(),
         private.level_of_tangents(),
         private.modes_of_calls(),
-        hooks_of_nodes(),
         settings_in_force.now(),
         device_values.are_on(),
     )
+
+
+_NAMES = (
+    "the current device",
+    "the calling thread",
+    "whether gradients are recorded",
+    "inference mode",
+    *(f"autocast{what} of {kind!r}" for kind in _AUTOCAST for what in ("", "'s dtype")),
+    "the cache of autocast",
+    "the default dtype",
+    "whether algorithms must be deterministic",
+    "the detection of anomalies",
+    "the level of forward-mode differentiation",
+    "a mode or `torch.device` around the call",
+    "a setting that programs are compiled with",
+    "whether values are checked",
+)
+
+
+def changed(before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+    """Return the name of the first circumstance that is another now, or nothing."""
+    for name, old, new in zip(_NAMES, before, now, strict=True):
+        if old != new:
+            return name
+    return ""
 
 
 def hindrance() -> str:

@@ -19,6 +19,7 @@ import torch
 from ... import metrics
 from ...atomic import stores, uncollected
 from ...compat.names import torch as private
+from ...compat.patches.autograd_observers import hooks_of_nodes
 from ...compile import program_cache
 from ...compile.program import Program
 from ...ir.graph import Cut
@@ -37,9 +38,10 @@ from ...tensor.host_known_values import contents_of
 from ...tensor.storage import value_of, wrap
 from .argument_spec import Call
 from .call_record import Facts, OuterMemory
-from .global_state import circumstances
+from .global_state import changed, circumstances
 from .gradients import NOTHING, Gradients
 from .io_binding import BoundProgram
+from .node_hooks import NodeHooks
 from .scalar_program import HostProgram
 from .small_tensor_packing import Packing
 from .value_guards import Checked
@@ -68,7 +70,8 @@ class _Constant:
 class Replay:
     """One recorded call, ready to be made again."""
 
-    def __init__(self, facts: Facts, call: Call, device: Device) -> None:
+    def __init__(self, facts: Facts, call: Call, device: Device, packed: Program | None = None) -> None:
+        """Replay the call of `facts`; if its program is `packed`, small values are packed at once."""
         schedule, reached = facts.schedule, facts.reached
         assert schedule is not None and schedule.program is not None and reached is not None
         self.runs = 0
@@ -76,6 +79,7 @@ class Replay:
         self._device = device
         self._schedule = schedule
         self._circumstances = circumstances(device)
+        self._node_hooks = NodeHooks(facts.leaves, [*call.tensors, *reached.tensors])
         self._reached = reached
         reached.accept_all()
         places = facts.places
@@ -107,7 +111,7 @@ class Replay:
         kept_apart = {place for pair in self._sharing for place in pair}
         kept_apart.update(facts.returned.owners if facts.returned else ())
         kept_apart.update(place for source, to, _ in self._moved for place in (source, to))
-        self._packing = Packing(self._plain, storages, len(self._arguments), kept_apart)
+        self._packing = Packing(self._plain, storages, len(self._arguments), kept_apart, self._plain.program is packed)
         self._guard(reached.tensors)
         self._release_unused(inputs)
         self._steps = VersionChanges(facts)
@@ -131,6 +135,11 @@ class Replay:
     def leaves(self) -> list[torch.Tensor]:
         """Those whose gradients it reads or writes."""
         return self._facts.leaves
+
+    @property
+    def packed(self) -> Program | None:
+        """Return the program, if it was worth it to pack its small values."""
+        return self._plain.program if self._packing.has_paid(self.runs) else None
 
     def numbers(self, call: Call) -> list[Any]:
         """Return the host-known numbers of the arguments whose numbers a recording reads."""
@@ -231,10 +240,9 @@ class Replay:
         if self._is_another:
             return "it exchanges values with other processes by a program that is compiled for recorded calls alone"
         if self._circumstances != circumstances(self._device):
-            return (
-                "autocast, gradients, the default dtype, checks of values, the device or the thread were switched, or "
-                "a node of a graph got a hook"
-            )
+            return f"{changed(self._circumstances, circumstances(self._device))} has changed"
+        if self._node_hooks.count != hooks_of_nodes() and not self._node_hooks.unchanged():
+            return "a hook was registered on an autograd node of its backward pass, or removed"
         if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
             return "a tensor that it sees was given other memory"
         if list(map(_offset, self._parts)) != self._offsets:

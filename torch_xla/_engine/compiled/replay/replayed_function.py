@@ -13,6 +13,7 @@ import torch
 
 from ...compat.names import torch as private
 from ...compat.patches import garbage_callback
+from ...compile.program import Program
 from ...processes import identity
 from ...step import end_of_step
 from ...tensor import device as devices
@@ -48,6 +49,7 @@ class _Kind:
     def __init__(self, shows_numbers: bool) -> None:
         self.replay: Replay | None = None
         self.recorded: list[Facts] = []  # the last calls, as long as they are the same
+        self.packed: Program | None = None  # that of the last replay, if it packed small values
         self.learned = 0  # 1 if the previous call showed everything that this one reads
         self.watched = 0
         self.worthless = 0
@@ -189,7 +191,7 @@ class Replayed:
         return self._why
 
     def _drop(self, kind: _Kind, replay: Replay, reason: str) -> None:
-        kind.replay = None
+        kind.replay, kind.packed = None, replay.packed
         kind.watched = kind.learned = 0
         kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
         if kind.worthless >= MOST_WORTHLESS:
@@ -251,7 +253,7 @@ class Replayed:
         else:
             kind.recorded = [*kind.recorded[-ENOUGH:], facts]
             if len(kind.recorded) + kind.learned >= ENOUGH:
-                reason = self._begin(kind, Replay(facts, call, device))
+                reason = self._begin(kind, Replay(facts, call, device, kind.packed))
                 kind.recorded.clear()
         self._why = self._progress(kind, reason or ended_by)
         if kind.replay is None:

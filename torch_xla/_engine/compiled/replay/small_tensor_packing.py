@@ -186,17 +186,27 @@ class _Group:
 class Packing:
     """Decide which values of a replay are packed, and when: a pack that is read often is rebuilt less and less."""
 
-    def __init__(self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
-        """Pack the `storages` of the places from `first` on; the `excluded` places stay as they are."""
+    def __init__(
+        self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int], at_once: bool = False
+    ) -> None:
+        """Pack the `storages` of the places from `first` on; the `excluded` places stay as they are.
+
+        An earlier replay of the same program has earned the packing that is begun `at_once`.
+        """
         self._plain = plain
         self._storages = storages
         self._first = first
         self._excluded = excluded
-        self._next = self._pause = _AFTER
+        self._pause = _AFTER
+        self._next = 0 if at_once else _AFTER
         self._since = -1  # the run that was the first with the packs there are; -1: there are none
         self._kept: list[_Group] = []
         self._renewed: list[_Group] = []
         self._layout: BoundProgram | None = None
+
+    def has_paid(self, runs: int) -> bool:
+        """Return whether packing was worth it, after so many runs."""
+        return self._pause == 0 or 0 <= self._since <= runs - _WORTH
 
     def prepare(self, runs: int, device: Device, compile_it: Callable[[BoundProgram], None]) -> None:
         """Compile what packing takes, if it is time for it: without the lock that recording needs."""

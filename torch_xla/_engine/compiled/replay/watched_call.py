@@ -11,6 +11,7 @@ import torch
 
 from ...atomic import uncollected
 from ...compat.names.torch import pytree, version_of
+from ...compat.patches.autograd_observers import hooks_of_nodes
 from ...ir.tape import Tape, Value
 from ...ir.value_spec import Spec
 from ...metrics import user_lines
@@ -26,7 +27,7 @@ from .accessed_names import Reads
 from .argument_spec import Call
 from .call_record import GRADIENT, Facts, OuterMemory, VersionChange
 from .call_tracer import CallWatch
-from .global_state import circumstances
+from .global_state import changed, circumstances
 from .guard_builder import TooMuch, not_found, reach
 from .guards import Change, Reached
 from .output_recipe import Returned, Unreturnable, again
@@ -65,7 +66,7 @@ def record(
     except TooMuch as error:
         facts.reasons.append(str(error))
         return function(*args, **kwargs), facts
-    around = circumstances(device)
+    around, hooks = circumstances(device), hooks_of_nodes()
     given = [_copy(each) for each in call.containers]
     before = _Before(call, facts, device)
     changing = Changing() if looks_at.compiled else changing  # what `torch.compile` has made looks at modes itself
@@ -73,8 +74,11 @@ def record(
     _note_effects(facts, facts.reached, watch, known)
     if not all(map(_holds, call.containers, given)):
         facts.reasons.append("it changes a list or dictionary that it was given")
-    if around != circumstances(device):
-        facts.reasons.append("it switches autocast, gradients, the default dtype or the like, and leaves them so")
+    switched = changed(around, circumstances(device))
+    if switched:
+        facts.reasons.append(f"it changes {switched} and does not change it back")
+    if hooks != hooks_of_nodes():
+        facts.reasons.append("a hook was registered on an autograd node during the call")
     facts.only_learned = not facts.reasons and (known is None or not known.covers(facts.reads))
     if facts.reasons or facts.only_learned:
         return result, facts
