@@ -6,6 +6,8 @@ READY := $(VENV)/ready
 # Transformers and the other frameworks lie apart, so that what they bring along is not what `make test` tests.
 FRAMEWORKS := .venv-frameworks
 ARGS ?=
+# Tests start hundreds of processes: without bytecode each of them would compile the package, for a second.
+export PYTHONDONTWRITEBYTECODE :=
 # How many processes run the tests: one more than there are cores, because some wait for others' processes and for clocks.
 JOBS ?= 3
 

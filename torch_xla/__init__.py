@@ -12,10 +12,12 @@ Importing this package makes the device exist and does nothing else: it starts n
 cannot work here, it raises `ImportError`.
 """
 
+import gc as _gc
 import sys as _sys
 from collections.abc import Callable as _Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version as _release
 from typing import Any as _Any
 
 if _sys.argv[:1] == ["-m"] and "torch_xla.doctor" in _sys.orig_argv:
@@ -24,7 +26,6 @@ if _sys.argv[:1] == ["-m"] and "torch_xla.doctor" in _sys.orig_argv:
 
     _sys.exit(_main())
 
-import jax as _jax  # noqa: E402
 import torch as _torch  # noqa: E402
 
 from . import version as version  # noqa: E402
@@ -35,6 +36,9 @@ if hasattr(_torch, "xla") and f"{__name__}._engine" not in _sys.modules:
         "torch_xla was imported in this process before, and its modules were taken out of `sys.modules`. PyTorch "
         "has the device of the first import and can have no second one: start Python again."
     )
+# Collections while 2,000 modules are imported find next to nothing, and would take half of the time.
+_collects = _gc.isenabled()
+_gc.disable()
 try:
     from . import _XLAC as _XLAC
     from . import amp as amp
@@ -81,8 +85,11 @@ except ValueError as error:  # of a setting
     raise ImportError(f"torch_xla {__version__} cannot start: {error} (`python -m torch_xla.doctor`)") from error
 except Exception as error:  # another release of either may fail in any way
     raise ImportError(
-        f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
+        f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_release('jax')}: {error}"
     ) from error
+finally:
+    if _collects:
+        _gc.enable()
 
 __all__ = [
     "compile",

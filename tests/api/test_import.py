@@ -137,3 +137,17 @@ def test_an_exit_handler_may_be_the_first_to_compile() -> None:
     # does.
     assert result.returncode == 0, result.stderr
     assert "ending" in result.stderr or "shutting down" in result.stderr, result.stderr
+
+
+def test_no_garbage_is_collected_during_the_import_and_the_collector_is_left_as_it_was() -> None:
+    result = python(
+        "import gc, torch\n"
+        "collected = []\n"
+        "gc.callbacks.append(lambda phase, info: collected.append(phase))\n"
+        "import torch_xla\n"
+        "assert len(collected) < 20, len(collected)\n"
+        "assert gc.isenabled()\n"
+    )
+    assert result.returncode == 0, result.stderr
+    disabled = python("import gc\ngc.disable()\nimport torch_xla\nassert not gc.isenabled()\n")
+    assert disabled.returncode == 0, disabled.stderr
