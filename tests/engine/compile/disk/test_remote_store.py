@@ -168,7 +168,51 @@ def test_a_turn_that_is_not_renewed_passes_to_one_that_waits(monkeypatch: pytest
         begun = time.monotonic()
         with other.turn("program", ["program"]) as is_there:
             assert not is_there and time.monotonic() - begun > 0.4
-        assert not other._has_come("compiling/program")
+        assert other._ask(lambda files, root: files.find(f"{root}/compiling")) == []
+
+
+@pytest.mark.parametrize("dead", [1, 3])
+def test_of_several_that_find_a_process_dead_one_compiles(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All find it dead before one of them takes the turn: the others wait for that one."""
+    count = 6
+    *gone, one, last = stores(dead + 2)
+    others = [RemoteStore(one.address, fail) for _ in range(count)]
+    found_dead = threading.Barrier(count)
+    passed = threading.local()
+    pass_over = remote_store._Lease.pass_over
+
+    def meet(lease: remote_store._Lease, content: bytes) -> None:
+        pass_over(lease, content)
+        passed.times = getattr(passed, "times", 0) + 1
+        if passed.times == dead:
+            found_dead.wait(SECOND)
+
+    monkeypatch.setattr(remote_store, "RENEWED_EVERY", 1000.0)
+    monkeypatch.setattr(remote_store, "DEAD_AFTER", 0.3)
+    for generation, store in enumerate(gone):
+        lease = remote_store._Lease(store._ask, "program")
+        for content in range(generation):
+            lease.pass_over(str(content).encode())
+        assert lease.take()
+    monkeypatch.setattr(remote_store._Lease, "pass_over", meet)
+    compiled = []
+
+    def work(store: RemoteStore) -> None:
+        with store.turn("program", ["program"]) as is_there:
+            if not is_there:
+                monkeypatch.setattr(remote_store, "DEAD_AFTER", 1000.0)  # as one that renews its lease
+                compiled.append(store)
+                time.sleep(0.3)
+                store.put("program", b"compiled")
+
+    threads = [threading.Thread(target=work, args=(store,)) for store in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECOND)
+    assert len(compiled) == 1
+    with last.turn("program", ["program"]) as is_there:
+        assert is_there
 
 
 def test_a_turn_that_is_renewed_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 A process that does not find an executable in its folder asks the store, and writes there what it compiled. Of all
 processes one compiles a program: it creates a lease beside the executables, which it renews, and the others wait until
-the lease is deleted. A lease that is not renewed belongs to a dead process, and a waiting one takes its turn. Clocks of
-machines are not compared. If two take a turn at once, both compile.
+the lease is deleted. A lease that is not renewed belongs to a dead process, and one of those that wait takes its turn:
+the one that creates the lease of the next generation, a file of its own. It exists only once where the store creates
+files exclusively, as S3, Google Cloud Storage and folders do. Clocks of machines are not compared.
 
 The store is trusted as little as the folder: the caller checks the signature of each executable.
 """
@@ -116,7 +117,7 @@ class RemoteStore:
             if found is not None and found != seen:
                 seen, since = found, now
             elif found is not None and now - since > DEAD_AFTER:
-                lease.delete()
+                lease.pass_over(found)
                 seen = b""
                 continue
             time.sleep(sleep)
@@ -134,23 +135,28 @@ class RemoteStore:
 
 
 class _Lease:
-    """The file by which one process at a time compiles one program. A thread renews it while this process lives."""
+    """The file by which one process at a time compiles one program. A thread renews it while this process lives.
+
+    Only the process that has created a file writes it. Those of dead processes stay until the turn has ended, so that
+    two processes that find one dead meet at the same next generation.
+    """
 
     def __init__(self, ask: Callable[[Callable[[Any, str], Any]], Any], name: str) -> None:
         self._ask, self._name = ask, name
         self._word = uuid.uuid4().hex
+        self._dead: list[bytes] = []  # what the processes of the generations before this one wrote last
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="torch_xla-lease", daemon=True)
 
-    def _path(self, root: str) -> str:
-        return f"{root}/{_LEASES}/{self._name}"
+    def _path(self, root: str, generation: int) -> str:
+        return f"{root}/{_LEASES}/{self._name}{f'.{generation}' if generation else ''}"
 
     def take(self) -> bool:
         """Create the lease; return whether that succeeded."""
 
         def create(files: Any, root: str) -> bool:
             files.makedirs(f"{root}/{_LEASES}", exist_ok=True)
-            files.pipe_file(self._path(root), self._word.encode(), mode="create")
+            files.pipe_file(self._path(root, len(self._dead)), self._word.encode(), mode="create")
             return True
 
         is_taken = bool(self._ask(create))
@@ -160,19 +166,27 @@ class _Lease:
 
     def content(self) -> bytes | None:
         """Return what its owner wrote last, `None` if there is no lease."""
-        found: bytes | None = self._ask(lambda files, root: files.cat_file(self._path(root)))
+        return self._content(len(self._dead))
+
+    def _content(self, generation: int) -> bytes | None:
+        found: bytes | None = self._ask(lambda files, root: files.cat_file(self._path(root, generation)))
         return found
 
-    def delete(self) -> None:
-        """Delete the lease of a dead process."""
-        self._ask(lambda files, root: files.rm_file(self._path(root)))
+    def pass_over(self, content: bytes) -> None:
+        """Go to the next generation: the process that wrote `content` is dead."""
+        self._dead.append(content)
 
     def end(self) -> None:
         """Let the others go on."""
         self._ends.set()
         self._thread.join()
-        if (self.content() or b"").startswith(self._word.encode()):  # it may be another process's by now
-            self.delete()
+        self._delete(len(self._dead))
+        for generation, content in enumerate(self._dead):
+            if self._content(generation) == content:  # it may be another process's by now
+                self._delete(generation)
+
+    def _delete(self, generation: int) -> None:
+        self._ask(lambda files, root: files.rm_file(self._path(root, generation)))
 
     def _renew(self) -> None:
         number = 0
@@ -181,4 +195,4 @@ class _Lease:
             self._ask(functools.partial(self._write, f"{self._word} {number}".encode()))
 
     def _write(self, text: bytes, files: Any, root: str) -> None:
-        files.pipe_file(self._path(root), text)
+        files.pipe_file(self._path(root, len(self._dead)), text)
