@@ -196,18 +196,21 @@ class Fleet:
         return sorted((line for line in lines if "step" in line), key=lambda line: float(line["time"]))
 
     def kill(self, chance: random.Random) -> None:
-        """Kill one at a random moment, its start included, and start it again; wait for the next step of another."""
+        """Kill one at a random moment, its start included, and start it again; wait for the next step of another.
+
+        Another that trains must be there: with the last one the state would be lost, and a job needs a checkpoint.
+        """
         time.sleep(chance.uniform(0, self.options.every))
         place = chance.randrange(self.options.replicas)
-        process, killed = self.processes[place], time.time()
+        process = self.processes[place]
+        others = {each.pid for each in self.processes} - {process.pid}
+        self.wait(lambda line: line["process"] in others)
+        killed = time.time()
         process.send_signal(signal.SIGKILL)
         process.wait()
-        others = {each.pid for each in self.processes} - {process.pid}
-        others &= {line["process"] for line in self.told()}
         self.processes[place] = self.start(place)
-        if others:
-            reached = self.wait(lambda line: line["time"] > killed + 0.2 and line["process"] in others)
-            self.recoveries.append(reached["time"] - killed)
+        reached = self.wait(lambda line: line["time"] > killed + 0.2 and line["process"] in others)
+        self.recoveries.append(reached["time"] - killed)
 
     def wait(self, is_it: Callable[[dict[str, Any]], bool], limit: float = 120.0) -> dict[str, Any]:
         """Return the first line of any replica that is the one, or end in an error."""
@@ -259,8 +262,10 @@ def main(options: argparse.Namespace) -> None:
     fleet, chance = Fleet(options, folder), random.Random(options.seed)
     try:
         fleet.wait(lambda line: True)
-        for _ in range(options.kills):
+        for number in range(1, options.kills + 1):
             fleet.kill(chance)
+            if number % 10 == 0:
+                print(f"{number} kills", flush=True)
         fleet.end()
     finally:
         for process in fleet.processes:
