@@ -254,6 +254,25 @@ def test_a_replay_that_is_recorded_again_packs_at_once(monkeypatch: pytest.Monke
     assert step.is_replayed and count("PackedStep") == packed
 
 
+@pytest.mark.parametrize(("width", "is_packed"), [(32 << 10, True), (8 << 20, False)])
+def test_small_values_are_packed_unless_large_ones_beside_them_take_the_device_long(
+    width: int, is_packed: bool
+) -> None:
+    state = [torch.zeros(1 + each, device="xla") for each in range(64)]
+    large = torch.zeros(width, device="xla")
+
+    def step() -> None:
+        for each in (*state, large):
+            each.add_(1)
+
+    called = torch_xla.compile(step, replay=True)
+    packed = count("PackedStep")
+    for _ in range(8):
+        called()
+    assert (count("PackedStep") > packed) == is_packed
+    assert [each.max().item() for each in (*state, large)] == [8] * 65
+
+
 def test_a_program_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = Training("xla"), Training("cpu")
     step = torch_xla.compile(ours.step, replay=True)

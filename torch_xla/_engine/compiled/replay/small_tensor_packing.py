@@ -32,6 +32,8 @@ _AFTER = 1_000
 _WORTH = 16
 # Packing must save this many arrays per call, inputs and outputs, to be worth a compilation.
 _SPARES = 100
+# The device takes as long to move so many bytes as the host to pass an array, about 2 µs.
+_HIDES_AN_ARRAY = 32 << 10
 # Values of this size in bytes or more are not packed: copying them costs more than passing an array.
 _SMALL = 64 << 10
 
@@ -293,8 +295,8 @@ class Packing:
         moved = sum(
             spec.numel * spec.dtype.itemsize for groups in (inside, outside) for each in groups for _, spec, _ in each
         )
-        # If most of the state is large, the device's time hides the host's.
-        is_small = 2 * moved >= plain.bytes
+        # Where what is not packed takes the device long, its time hides the host's.
+        is_small = plain.bytes - moved <= spared * _HIDES_AN_ARRAY
         program = plain.program
         # When a pack is taken apart is this process's own affair, and must not make programs of several others.
         is_alone = not device.spread and not program.graph.is_collective
