@@ -13,6 +13,7 @@ from tests.house.source import ENGINE, PACKAGE, ROOT, functions_of, imports_of, 
 LEVEL = {
     "errors": 0,
     "atomic": 0,
+    "quiet_calls": 0,
     "config": 1,
     "compiler_options": 1,
     "remote_files": 1,

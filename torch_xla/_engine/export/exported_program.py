@@ -20,6 +20,7 @@ from ..ir.view.geometry import Geometry
 from ..lowering.fx_graphs import decompositions, interpreter
 from ..lowering.machinery.product_precision import exported_for
 from ..lowering.views.apply_view_ops import read_places, read_view
+from ..quiet_calls import quiet
 from ..runtime import platform
 from .saved_model import InputLocation, StableHLOFunc, StableHLOFunctionMeta, StableHLOModelBundle, VariableSignature
 from .size_errors import refuse
@@ -56,10 +57,9 @@ class _Inputs:
 
 def convert(program: ExportedProgram, options: Options, name: str = "forward") -> StableHLOModelBundle:
     """Return the program as a bundle with one function."""
-    with warnings.catch_warnings():
-        # PyTorch copies its own structures in a way that it warns of.
-        warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated", category=FutureWarning)
-        lowered = program.run_decompositions({**decompositions.table(), torch.ops.aten.view.default: copying_view})
+    # PyTorch copies its own structures in a way that it warns of.
+    decompose = quiet(FutureWarning, ".*LeafSpec.*deprecated")(program.run_decompositions)
+    lowered = decompose({**decompositions.table(), torch.ops.aten.view.default: copying_view})
     leave_out_checks(lowered.graph_module)
     read_by_strides(lowered.graph_module)
     module = with_composites(lowered.graph_module)

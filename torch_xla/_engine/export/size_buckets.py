@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from ..interop import jax_functions
 from ..ir.value_spec import contiguous_stride
 from ..lowering.fx_graphs import decompositions, interpreter
 from ..lowering.machinery.padded_functions import bounded
+from ..quiet_calls import quiet
 from ..tensor.storage import shows_all, value_of
 from . import exported_program as exported
 from .stablehlo_composites import with_composites
@@ -197,14 +197,14 @@ def trace(
     """Trace `function` for arguments with changing dimensions. Raises the errors of PyTorch's export."""
     module = _Called(function)
     shapes = tuple({dim: torch.export.Dim.DYNAMIC for dim in dims.get(place, ())} for place in range(len(args)))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        there = tuple(arg.detach().to("xla") if isinstance(arg, torch.Tensor) else arg for arg in args)
-        found = torch.export.export(module, there, dynamic_shapes=(shapes,), strict=False)
-        for node in found.graph.nodes:  # decomposed attention may have another memory order (PyTorch 2.11)
-            if node.target is aten.view.default:
-                node.target = aten.reshape.default
-        lowered = found.run_decompositions({**decompositions.table(), aten.view.default: exported.copying_view})
+    there = tuple(arg.detach().to("xla") if isinstance(arg, torch.Tensor) else arg for arg in args)
+    unheard = quiet(FutureWarning)
+    found = unheard(torch.export.export)(module, there, dynamic_shapes=(shapes,), strict=False)
+    for node in found.graph.nodes:  # decomposed attention may have another memory order (PyTorch 2.11)
+        if node.target is aten.view.default:
+            node.target = aten.reshape.default
+    table = {**decompositions.table(), aten.view.default: exported.copying_view}
+    lowered = unheard(found.run_decompositions)(table)
     plain: Any = copy.deepcopy(lowered.graph_module)
     exported.read_by_strides(lowered.graph_module)
     graph = with_composites(lowered.graph_module)

@@ -8,7 +8,6 @@ import copy
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,6 +19,7 @@ import torch
 from ..atomic import lock
 from ..metrics import accounts
 from ..pytree.instances import contains, rewrite
+from ..quiet_calls import quiet
 from ..tensor.device import Device
 from ..tensor.storage import wrap
 from ..transfer import host_copies
@@ -289,14 +289,10 @@ class InTurn:
         self._batches = None
 
 
-_filters = lock()  # a loader may begin another one
-
-
+# JAX warns of every fork. The workers that a DataLoader forks here do not use JAX.
+@quiet(RuntimeWarning, r"os\.fork\(\) was called")
 def _begin(loader: Iterable[object]) -> Iterator[Any]:
-    # JAX warns of every fork. The workers that a DataLoader forks here do not use JAX.
-    with _filters, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
-        return iter(loader)
+    return iter(loader)
 
 
 def _read(

@@ -2,9 +2,8 @@
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ..._engine import metrics, processes
-from ..._engine.atomic import lock
 from ..._engine.processes import process_count, process_index
+from ..._engine.quiet_calls import quiet
 from ._helpers import _sharded_cpu_state_dict
 from ._places import place_at
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
@@ -141,8 +140,8 @@ class CheckpointManager:
 
     def _load(self, step: int, state_dict: Mapping[str, object]) -> None:
         options = {"process_group": self._group, "no_dist": _is_alone()}
-        with metrics.SecondsSpent(metrics.RECOVERY), _quietly():
-            dcp.load(state_dict, storage_reader=self._place.reader(step), planner=SPMDLoadPlanner(), **options)
+        with metrics.SecondsSpent(metrics.RECOVERY):
+            _quiet(dcp.load)(state_dict, storage_reader=self._place.reader(step), planner=SPMDLoadPlanner(), **options)
 
     def all_steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in order."""
@@ -172,10 +171,8 @@ class CheckpointManager:
             self._place.clear(step)
         self._meet()
         options = {"process_group": self._group, "no_dist": _is_alone(), "planner": SPMDSavePlanner()}
-        with _quietly():
-            self._place.write(
-                step, self._threads, lambda writer: dcp.save(state_dict, storage_writer=writer, **options)
-            )
+        save = _quiet(dcp.save)
+        self._place.write(step, self._threads, lambda writer: save(state_dict, storage_writer=writer, **options))
         self._meet()  # each process has written its checksums
         if process_index() == 0:
             self._place.complete(step)
@@ -188,15 +185,8 @@ class CheckpointManager:
             dist.barrier(self._group)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    # PyTorch warns of every checkpoint of a program of one process.
-    with _filters, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
-
-
-_filters = lock()
+# PyTorch warns of every checkpoint of a program of one process.
+_quiet = quiet(message="torch.distributed is disabled")
 
 
 def _is_alone() -> bool:

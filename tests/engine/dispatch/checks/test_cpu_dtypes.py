@@ -180,13 +180,6 @@ def test_a_question_to_the_cpu_shows_no_warning_again() -> None:
     assert [str(each.message) for each in shown] == ["of the program"]
 
 
-def test_warnings_of_the_question_are_not_shown() -> None:
-    with cpu_errors._Unheard():
-        warnings.warn("of the question", UserWarning, stacklevel=1)
-    with pytest.raises(UserWarning, match="of the program"):
-        warnings.warn("of the program", UserWarning, stacklevel=1)
-
-
 @pytest.mark.parametrize("name", ["mul_", "ldexp_"])
 def test_float8_with_complex_numbers_is_refused_in_the_words_of_the_cpu(name: str) -> None:
     """PyTorch's references, which know the dtypes of results elsewhere, have no complex dtype for a float8."""

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import Backend
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
+from ...quiet_calls import quiet
 from .. import patch_list
 
 _device_mesh: Any = importlib.import_module(DeviceMesh.__module__)
@@ -111,10 +111,9 @@ def implement(operators: dict[str, Callable[..., object]]) -> None:
     if not _implementations:
         library = torch.library.Library("c10d", "IMPL")
         _implementations.append(library)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for name, implementation in operators.items():
-                library.impl(name, implementation, "PrivateUse1")
+        put = quiet()(library.impl)
+        for name, implementation in operators.items():
+            put(name, implementation, "PrivateUse1")
 
 
 def let_gloo_take(device: str) -> None:

@@ -1,7 +1,6 @@
 """Device time by the user's operators and lines, from a profile."""
 
 import os
-import warnings
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from jax.profiler import ProfileData
 
 from ...metrics.user_lines import Line, text
+from ...quiet_calls import quiet
 from .profile_programs import Origin, origins
 
 # Events that last as long as the operations inside them.
@@ -78,20 +78,22 @@ def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
     return OperatorTimes(str(files[-1]), tuple(rows))
 
 
+# JAX makes the type of `stats` when first asked for them. From Python 3.12 on that warns, and a warning that is an
+# error ends the process there.
+without_deprecation = quiet(DeprecationWarning)
+
+
+@without_deprecation
 def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Return the durations of the operations, in nanoseconds, by name and number of the program and operation name."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    with warnings.catch_warnings():
-        # JAX makes the type of `stats` when first asked for them; from Python 3.12 on that warns, and a warning that is
-        # an error ends the process there.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        for plane in ProfileData.from_serialized_xspace(content).planes:
-            for line in plane.lines:
-                for event in line.events:
-                    stats = dict(event.stats)
-                    if "hlo_op" in stats:
-                        program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
-                        program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
+    for plane in ProfileData.from_serialized_xspace(content).planes:
+        for line in plane.lines:
+            for event in line.events:
+                stats = dict(event.stats)
+                if "hlo_op" in stats:
+                    program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
+                    program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
     return found
 
 

@@ -23,7 +23,7 @@ from ...compat.names import torch as private
 from ...metrics.user_lines import text
 from ...step.named_scopes import close_scope, open_scope
 from ...tensor import device as devices
-from .operator_times import AROUND_OTHERS, UNKNOWN, program_of
+from .operator_times import AROUND_OTHERS, UNKNOWN, program_of, without_deprecation
 from .profile_programs import Origin, origins
 
 # The plane of a profile with the time at which it began.
@@ -124,7 +124,7 @@ def _end(recording: _Recording) -> None:
     jax.profiler.stop_trace()
     with folder:
         for file in Path(folder.name).rglob("*.xplane.pb"):
-            recording.events += tuple(device_events(file.read_bytes()))
+            recording.events += without_deprecation(tuple)(device_events(file.read_bytes()))
 
 
 def device_events(content: bytes) -> Iterator[DeviceEvent]:
@@ -132,20 +132,16 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
     programs = origins(content)
     found: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
     begin = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # as in operator_times.py
-        for plane in ProfileData.from_serialized_xspace(content).planes:
-            if plane.name == _ENVIRONMENT:
-                begin = int(dict(plane.stats).get("profile_start_time", 0))
-            for line in plane.lines:
-                for event in line.events:
-                    stats = dict(event.stats)
-                    if "hlo_op" in stats:
-                        key = str(stats.get("hlo_module")), str(stats.get("program_id"))
-                        lane = line.name or plane.name
-                        found.setdefault(key, []).append(
-                            (str(stats["hlo_op"]), lane, event.start_ns, event.duration_ns)
-                        )
+    for plane in ProfileData.from_serialized_xspace(content).planes:
+        if plane.name == _ENVIRONMENT:
+            begin = int(dict(plane.stats).get("profile_start_time", 0))
+        for line in plane.lines:
+            for event in line.events:
+                stats = dict(event.stats)
+                if "hlo_op" in stats:
+                    key = str(stats.get("hlo_module")), str(stats.get("program_id"))
+                    lane = line.name or plane.name
+                    found.setdefault(key, []).append((str(stats["hlo_op"]), lane, event.start_ns, event.duration_ns))
     for (module, number), operations in found.items():
         known = program_of(module, number, {name for name, *_ in operations}, programs)
         for name, lane, start, duration in operations:

@@ -11,6 +11,7 @@ from ...compat.names import torch as private
 from ...compat.names.torch import address_of, overload_name_of, pytree, schema_of
 from ...ir.value_spec import Spec
 from ...ir.view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
+from ...quiet_calls import quiet
 from ...tensor.host_known_values import contents_of
 from ...tensor.storage import value_of
 from ...tensor.upload import from_numpy
@@ -197,8 +198,8 @@ def refusal_of_the_cpu(
         cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
         if twins.bytes > _TOO_LARGE:
             return None
-        with private.without_modes(), torch.no_grad(), _Unheard():
-            operator.overload(*cpu_args, **cpu_kwargs)
+        with private.without_modes(), torch.no_grad():
+            _call_quietly(operator, cpu_args, cpu_kwargs)
     except Exception as refusal:  # whatever the CPU raises is the answer
         # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
         is_of_the_cpu = not str(refusal).startswith("Could not run ") and "Expected a value of type" not in str(refusal)
@@ -208,21 +209,9 @@ def refusal_of_the_cpu(
     return None
 
 
-class _Unheard:
-    """A `with` block whose warnings are not shown.
-
-    `warnings.catch_warnings` would also have Python forget which warnings it has shown, so that it shows those of the
-    program again.
-    """
-
-    _IGNORE: tuple[Any, ...] = ("ignore", None, Warning, None, 0)
-
-    def __enter__(self) -> None:
-        self._before = warnings.filters
-        warnings.filters = [self._IGNORE]  # type: ignore[misc]
-
-    def __exit__(self, *_: object) -> None:
-        warnings.filters = self._before  # type: ignore[misc]
+@quiet()
+def _call_quietly(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    operator.overload(*args, **kwargs)
 
 
 def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,67 @@
+"""Show no warnings of some functions, whatever other threads do meanwhile.
+
+`warnings.catch_warnings` replaces the filters of the whole process and puts the earlier ones back. If two threads leave
+such blocks in another order than they entered them, the filters of one block stay in force for good. It also has Python
+forget which warnings it has shown.
+
+A filter of this module stays in the list for good. It holds for a warning only if the function is on the stack of the
+thread that warns. So nothing has to be put back, and no interrupt can prevent it.
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from itertools import takewhile
+from types import CodeType
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _OnTheStack(type):
+    """The category of a filter: its subclasses are those of `heard_not`, while the filter's function runs."""
+
+    heard_not: type[Warning]
+
+    def __subclasscheck__(cls, category: type) -> bool:
+        if not issubclass(category, cls.heard_not):
+            return False
+        frame = sys._getframe(1)
+        while frame is not None and not (frame.f_code is _CODE and frame.f_locals["entry"][2] is cls):
+            frame = frame.f_back  # type: ignore[assignment]
+        return frame is not None
+
+
+def quiet(category: type[Warning] = Warning, message: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Decorate a function so that its warnings of a category, and with a message that begins so, are not shown."""
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        during = _OnTheStack("During", (Warning,), {"heard_not": category})
+        entry = ("ignore", re.compile(message) if message else None, during, None, 0)
+
+        @wraps(function)
+        def quietly(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            _put_in_front(entry)
+            return function(*args, **kwargs)
+
+        return quietly
+
+    return decorate
+
+
+_CODE: CodeType = quiet()(quiet).__code__  # of each function that is decorated
+
+
+def _put_in_front(entry: tuple[Any, ...]) -> None:
+    """Put a filter before those of other origin, which may demand that its warnings be shown."""
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    if any(each is entry for each in takewhile(lambda each: isinstance(each[2], _OnTheStack), filters)):
+        return
+    try:
+        filters.remove(entry)
+    except ValueError:
+        pass
+    filters.insert(0, entry)
