@@ -20,6 +20,7 @@ from jax._src.array import ArrayImpl
 import torch_xla
 from tests.house.source import ENGINE, name_of, none, python_files, tree_of
 from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compat.names import jax_starters
 
 # Functions that make, move or wait for arrays, trace, compile or load.
 CALLS = {
@@ -112,13 +113,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
     watch(compiler, "backend_compile_and_load")
     value = ArrayImpl._value
     monkeypatch.setattr(ArrayImpl, "_value", property(lambda array: note("_value", value.fget(array))))
-    starter = private.starter
+    starter = jax_starters.starter
 
     def started(executable: Any) -> Any:
         start = starter(executable)
         return None if start is None else lambda calls: map(lambda found: note("run", found), start(calls))
 
-    monkeypatch.setattr(private, "starter", started)
+    monkeypatch.setattr(jax_starters, "starter", started)
     return found
 
 

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compat.names import jax_starters
 from torch_xla._engine.compile.shard_mapped import of_each, starter
 from torch_xla._engine.lowering.machinery import replica_axis
 from torch_xla._engine.runtime import device_assignment as targets
@@ -64,7 +65,7 @@ def test_a_program_of_one_device_starts_by_xlas_own_call_if_it_can() -> None:
     x = put(np.ones(3, np.float32), target)
     plain = jax.jit(lambda x: (x + 1,), keep_unused=True).trace(x).lower().compile()
     calls = jax.jit(lambda x: (jax.pure_callback(np.sin, x, x),), keep_unused=True).trace(x).lower().compile()
-    assert private.starter(calls) is None
+    assert jax_starters.starter(calls) is None
     for compiled, expected in ((plain, 2.0), (calls, np.sin(1.0))):
         ((result,),) = starter(target, compiled)([[x]])
         np.testing.assert_allclose(result, jnp.full(3, expected), rtol=1e-6)

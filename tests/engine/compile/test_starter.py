@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.compat.names.jax import starter
+from torch_xla._engine.compat.names.jax_starters import starter
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.tensor.storage import value_of
 

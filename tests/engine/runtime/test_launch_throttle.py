@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.support import parts
-from torch_xla._engine.compat.names.jax import starter_in_turn
+from torch_xla._engine.compat.names.jax_starters import starter_in_turn
 from torch_xla._engine.runtime import launch_throttle
 from torch_xla._engine.step import waits_among_processes
 

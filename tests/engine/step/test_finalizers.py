@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compat.names import jax_source_lines as private
 from torch_xla._engine.compile import program
 from torch_xla._engine.compiled.replay import replay
 from torch_xla._engine.dispatch import recording_kernel

@@ -14,7 +14,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.profiler as xp
 from torch_xla import _XLAC
-from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compat.names import jax_source_lines as private
 from torch_xla._engine.compile.source_metadata import scopes_at
 from torch_xla._engine.step import pending_graph
 from torch_xla._engine.step.named_scopes import close_scope, open_scope, open_scopes
@@ -120,7 +120,7 @@ def test_each_use_of_a_function_that_jax_traced_before_has_its_own_line() -> Non
 
 
 def test_lines_of_libraries_in_the_folder_of_python_count_too() -> None:
-    file = torch_xla._engine.compat.names.jax.threading.__file__
+    file = private.threading.__file__
     frames = private.traceback_at((file, 33, "run"))
     assert str(frames).startswith(f"{file}:33 (run)")
     assert private.source_info_util.user_frame(frames).start_line == 33

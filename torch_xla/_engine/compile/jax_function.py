@@ -12,6 +12,7 @@ import numpy as np
 from .. import compiler_options, dtypes
 from ..atomic import uncollected
 from ..compat.names import jax as private
+from ..compat.names.jax_source_lines import located
 from ..compat.patches import mlir_contexts
 from ..ir.call_plan import Plan
 from ..ir.graph import Graph
@@ -146,7 +147,7 @@ def lowered(
         opened = inlined(graph)
         graph, origins = opened.graph, opened.origins(origins)
     floats, ints = by_type(graph, key.arguments)
-    with jax.enable_x64(True), private.located(None, ()), replica_axis.lowering_for(target):
+    with jax.enable_x64(True), located(None, ()), replica_axis.lowering_for(target):
         found = signature(graph, key)
         function = as_function(graph, list(numbers), floats, ints, origins, found.outputs)
         described: Sequence[Any] = found.inputs

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..compat.names.jax import Starter
+from ..compat.names.jax_starters import Starter
 from ..runtime.buffers import KeptVector, put
 from ..runtime.device_assignment import Target
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from .. import config, dtypes, metrics
 from ..atomic import lock, uncollected
-from ..compat.names import jax as private
+from ..compat.names import jax_starters
 from ..compat.names.torch import OpOverload, overload_name_of
 from ..ir.call_plan import Plan
 from ..ir.graph import Graph, Operation, walk
@@ -252,7 +252,7 @@ class Program:
             raise TypeError("an input has another dtype than the program was compiled for")
         if keys is None and ready.on_buffers is not None and not ready.floats and not ready.ints:
             start = ready.on_buffers
-            if start.__class__ is private.Chain:
+            if start.__class__ is jax_starters.Chain:
                 return map(start.consume, map(start.execute, (buffers,)))
             return start((buffers,))
         floats = np.array([numbers[i] for i in ready.floats], dtype=np.float64) if ready.floats else None
@@ -346,7 +346,7 @@ class Program:
         started = time.perf_counter()
         executable = compiled(self._lowered_with_fewest_arguments(packed, numbers), self.target)
         runs_here = self.target.axis is None and not self.target.is_compile_only
-        if self.donated and runs_here and private.starter(executable) is None:
+        if self.donated and runs_here and jax_starters.starter(executable) is None:
             # JAX starts it, and an interrupt may come between JAX's own steps: so nothing is donated.
             kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
             executable = compiled(kept, self.target)

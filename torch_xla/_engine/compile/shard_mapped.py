@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..compat.names import jax as private
+from ..compat.names import jax_starters
 from ..lowering.machinery import replica_axis
 from ..runtime import buffers, launch_throttle
 from ..runtime.device_assignment import Target
@@ -82,15 +82,17 @@ def _worth_a_thread(rank: jax.Array) -> jax.Array:
     return rank + jnp.minimum(jnp.sum(jnp.arange(_WORK, dtype=rank.dtype) * rank), 0)
 
 
-def starter(target: Target, compiled: object) -> private.Starter:
+def starter(target: Target, compiled: object) -> jax_starters.Starter:
     """Return a function that runs a compiled program of `target` on this process's arrays."""
     if target.is_compile_only:
         return _not_run
     if target.axis is None:
         if launch_throttle.are_limited(target):
-            return private.starter_in_turn(compiled, launch_throttle.last) or partial(map, partial(_alone, compiled))
-        return private.starter(compiled) or partial(map, partial(private.call_by_jax, compiled))
-    on_each = private.starter_on_each(compiled)
+            return jax_starters.starter_in_turn(compiled, launch_throttle.last) or partial(
+                map, partial(_alone, compiled)
+            )
+        return jax_starters.starter(compiled) or partial(map, partial(jax_starters.call_by_jax, compiled))
+    on_each = jax_starters.starter_on_each(compiled)
     return lambda calls: map(_RESULTS, on_each(map(operator.concat, calls, repeat([_rank(target)]))))
 
 
@@ -100,7 +102,7 @@ def _not_run(calls: Iterable[Sequence[jax.Array]]) -> Iterator[Sequence[jax.Arra
 
 def _alone(compiled: object, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Run a program to its end before anything else starts, because only JAX knows when it ends."""
-    results = private.call_by_jax(compiled, arrays)
+    results = jax_starters.call_by_jax(compiled, arrays)
     buffers.wait(results)
     return results
 

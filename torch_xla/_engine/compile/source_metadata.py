@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from ..compat.names import jax as private
+from ..compat.names.jax_source_lines import located
 from ..ir.graph import Graph
 from ..ir.graph_text import Line, name_of, shape
 from ..metrics.user_lines import text
@@ -28,7 +28,7 @@ class Origins:
         """Return a block in which what JAX traces belongs to operation number `index` of `graph`."""
         scope = self.scopes[index] if self.scopes else ()
         line = self.lines[index] if self.lines else None
-        return private.located(line, (*scope, name_of(graph.operations[index])))
+        return located(line, (*scope, name_of(graph.operations[index])))
 
     def told(self, graph: Graph, index: int) -> str:
         """Describe operation number `index` of `graph` and where it was recorded, for an error."""

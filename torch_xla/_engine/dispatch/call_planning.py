@@ -9,7 +9,7 @@ import torch
 from .. import dtypes
 from ..atomic import uncollected
 from ..caching.interning import note_new, table_of_plans
-from ..compat.names import jax as private
+from ..compat.names.jax_source_lines import located
 from ..compat.names.torch import pytree, schema_of
 from ..ir.call_plan import Number, Operand, Plan
 from ..ir.value_spec import Spec, contiguous_stride, refuse_impossible, spec_of
@@ -172,7 +172,7 @@ def evaluated_on_shapes(plan: Plan, targets: list[int], numbers: list[Any]) -> t
         passed_on.extend(i for i, leaf in enumerate(leaves) if leaf is arrays[targets[i]])
         return result
 
-    with jax.enable_x64(True), private.located(None, ()):
+    with jax.enable_x64(True), located(None, ()):
         return jax.eval_shape(abstract, *_shapes(plan)), passed_on
 
 

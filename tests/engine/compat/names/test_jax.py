@@ -1,4 +1,4 @@
-"""JAX's private names behave as expected: executables through bytes, places in programs, settings, sizes."""
+"""JAX's private names behave as expected: executables through bytes, settings, sizes."""
 
 import pickle
 import re
@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.topologies import needs_tpu_compiler
 from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compat.names import jax_starters
 from torch_xla._engine.runtime import device_memory, topologies
 
 DEVICE = jax.devices("cpu")[0]
@@ -72,7 +73,7 @@ def test_it_gives_inputs_away_and_starts_directly() -> None:
     x = jnp.arange(3.0)
     second = again(compiled(lambda x: (x + 1,), x, donate_argnums=0), (0,))
     assert [info.donated for info in jax.tree.leaves(second.args_info)] == [True]
-    start = private.starter(second)
+    start = jax_starters.starter(second)
     assert start is not None
     ((result,),) = start([[x]])
     assert x.is_deleted() and result.tolist() == [1.0, 2.0, 3.0]
@@ -132,30 +133,6 @@ def test_settings_are_those_that_have_a_value() -> None:
     assert "jax_default_matmul_precision" not in names
 
 
-def lines_of(function: Callable[..., Any], *arguments: Any) -> str:
-    module = jax.jit(function).lower(*arguments).compiler_ir("stablehlo")
-    return str(module.operation.get_asm(enable_debug_info=True))
-
-
-def test_what_is_traced_has_the_line_and_the_names_that_we_say() -> None:
-    def program(x: Any) -> Any:
-        with private.located(("model.py", 42, "forward"), ["outer"]):
-            x = jnp.sin(x)
-            with private.located(None, ["inner"]):
-                return jnp.cos(x)
-
-    text = lines_of(program, jnp.ones(2))
-    assert text.count('"model.py":42') >= 1 and "outer/sin" in text and "outer/inner/cos" in text
-    assert "test_jax.py" not in "".join(line for line in text.splitlines() if "sin" in line or "cos" in line)
-
-
-def test_a_traceback_stands_at_one_line_alone() -> None:
-    made = private.traceback_at(("model.py", 7, "step"))
-    frames = [(frame.file_name, frame.line_num, frame.function_name) for frame in made.frames]
-    assert ("model.py", 7, "step") in frames and not any("test_jax" in file for file, _, _ in frames)
-    assert private.traceback_at(("model.py", 7, "step")) is made
-
-
 def test_callbacks_that_were_interrupted_are_told_from_those_that_failed() -> None:
     assert private.is_interrupt(RuntimeError("INTERNAL: CpuCallback error\n  File ...\nKeyboardInterrupt: "))
     assert not private.is_interrupt(RuntimeError("INTERNAL: KeyboardInterrupt was not it\nValueError: no"))
@@ -181,15 +158,6 @@ def test_hlo_becomes_stablehlo_or_is_refused() -> None:
         private.stablehlo_of(b"nonsense")
 
 
-def test_a_program_that_jax_would_do_more_for_has_no_short_way() -> None:
-    x = jnp.arange(3.0)
-    assert private.starter(compiled(lambda x: (x + 1,), x)) is not None
-    calls = compiled(lambda x: (jax.debug.print("{}", x), x)[1:], x)
-    unused = jax.jit(lambda x, y: (x,)).trace(x, x).lower().compile()
-    assert private.starter(calls) is None and private.starter(unused) is None and private.starter(object()) is None
-    assert private.call_by_jax(compiled(lambda x: (x * 2,), x), [x])[0].tolist() == [0, 2, 4]
-
-
 @pytest.mark.slow
 def test_traces_are_forgotten_beyond_a_number_and_what_is_compiled_is_not() -> None:
     runs: list[int] = []
@@ -205,34 +173,6 @@ def test_traces_are_forgotten_beyond_a_number_and_what_is_compiled_is_not() -> N
     private.drop_traces(0)
     assert program(jnp.ones(3)).tolist() == [2, 2, 2] and len(runs) == 1
     assert program(jnp.ones(4)).tolist() == [2] * 4 and len(runs) == 2
-
-
-def test_lines_without_end_are_forgotten() -> None:
-    assert 0 < private.traceback_at.cache_parameters()["maxsize"] <= 1 << 16
-
-
-def test_a_program_with_ordered_callbacks_runs_in_the_middle_of_a_trace() -> None:
-    """As after an interrupt that left JAX there, or in a finalizer."""
-    seen: list[float] = []
-
-    def note(x: np.ndarray) -> None:
-        seen.append(float(x))
-
-    def program(x: jax.Array) -> jax.Array:
-        jax.experimental.io_callback(note, None, x, ordered=True)
-        return x * 2
-
-    x = jnp.float32(3)
-    executable = jax.jit(program).lower(x).compile()
-    private.call_by_jax(executable, [x])  # the token that it leaves goes to the next run
-
-    def traced(y: jax.Array) -> jax.Array:
-        assert float(private.call_by_jax(executable, [x])) == 6  # type: ignore[arg-type]
-        return y
-
-    jax.make_jaxpr(traced)(1.0)
-    jax.effects_barrier()
-    assert seen == [3.0, 3.0]
 
 
 def test_a_device_of_this_process_runs() -> None:

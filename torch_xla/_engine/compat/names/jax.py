@@ -1,22 +1,15 @@
-"""Every private name of JAX that the engine borrows, and why. Nothing else in the package touches one."""
+"""Private names of JAX: its modules, traces, values, executables from bytes, and symbolic sizes."""
 
 import functools
-import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from itertools import repeat, tee
-from operator import attrgetter, itemgetter, methodcaller
-from types import FunctionType
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
-from jax._src.core import InconclusiveDimensionOperation, ShapedArray, eval_context, max_dim, min_dim
+from jax._src import compiler, config, pjit, stages, xla_bridge
+from jax._src.core import InconclusiveDimensionOperation, ShapedArray, max_dim, min_dim
 from jax._src.cudnn import fused_attention_stablehlo as _cudnn
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
@@ -170,80 +163,6 @@ _HOLDING: defaultdict[str, Any] = defaultdict(
 _aval = functools.lru_cache(maxsize=1024)(ShapedArray)
 _on_one = functools.lru_cache(maxsize=64)(jax.sharding.SingleDeviceSharding)
 
-# Takes argument lists, and gives for each the outputs of a run.
-Starter = Callable[[Iterable[Sequence[jax.Array]]], Iterator[Sequence[jax.Array]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """A `Starter` of two calls of C's, which may be made in its place."""
-
-    execute: Callable[[Sequence[jax.Array]], Any]
-    consume: Callable[[Any], Sequence[jax.Array]]
-
-    def __call__(self, calls: Iterable[Sequence[jax.Array]], /) -> Iterator[Sequence[jax.Array]]:
-        return map(self.consume, map(self.execute, calls))
-
-
-def starter(executable: object) -> Starter | None:
-    """Return a function that runs a compiled program on buffers; `None` if JAX itself would have to do more.
-
-    JAX checks type, size and device of each argument, and its settings, to find the executable for a call. The engine's
-    buffers always match the program they are passed to.
-
-    A run begins when the iterator is asked for its outputs. No Python runs from then until the outputs exist, so no
-    interrupt arrives when inputs are donated and outputs are missing (`atomic`).
-    """
-    call = _call_of(executable)
-    if call is None or not _is_plain(executable, call):
-        return None
-    execute = call.xla_executable.execute_sharded
-    consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
-    return Chain(execute, consume)
-
-
-def starter_in_turn(executable: object, last: deque[Any]) -> Starter | None:
-    """Do as `starter`, but begin a run when the first of the `last` runs has ended, and append it to them.
-
-    Python starts programs with callbacks and does not wait for them: the callbacks may need a lock that is held here.
-    """
-    call = _call_of(executable)
-    if call is None:
-        return None
-    if not _is_plain(executable, call):
-        return partial(map, partial(_call_in_turn, call, last)) if call.mut is None else None
-    execute = partial(call.xla_executable.execute_sharded, with_tokens=True)
-    consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
-
-    def start(calls: Iterable[Sequence[jax.Array]]) -> Iterator[Sequence[jax.Array]]:
-        ended = map(_WAIT, map(last.__getitem__, repeat(0)))
-        started, runs = tee(map(execute, map(_FIRST, zip(calls, ended, strict=False))))
-        noted = map(last.append, map(_TOKEN, runs))  # type: ignore[func-returns-value]
-        return map(consume, map(_FIRST, zip(started, noted, strict=False)))
-
-    return start
-
-
-_FIRST, _TOKEN, _WAIT = itemgetter(0), methodcaller("consume_token"), methodcaller("block_until_ready")
-
-
-def _call_in_turn(call: Any, last: deque[Any], arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    _WAIT(last[0])
-    with jax.enable_x64(True):
-        given = call.in_handler([array for index, array in enumerate(arrays) if index in call.kept_var_idx])
-        return _call_with_tokens(call, call.out_handler.handlers, given, last.append)
-
-
-def _call_of(executable: object) -> Any:
-    call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
-    return call if isinstance(call, pxla.ExecuteReplicated) else None
-
-
-def _is_plain(executable: Any, call: Any) -> bool:
-    """Return whether JAX would only start the executable."""
-    has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
-    return not has_effects and len(call.kept_var_idx) == len(jax.tree.leaves(executable.in_avals))
-
 
 class Serialised(NamedTuple):
     """An executable in XLA's own form, the name under which profiles show it, and which outputs have a weak type."""
@@ -339,119 +258,10 @@ def compiled_from(
     )
 
 
-def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Run a compiled program in JAX's own way.
-
-    An interrupt may have left JAX in the middle of a trace, and a finalizer may run a program there: JAX would make
-    the tokens that order callbacks part of that trace.
-    """
-    with jax.enable_x64(True), eval_context():
-        outputs: Sequence[jax.Array] = executable(*arrays)
-    return outputs
-
-
 def is_interrupt(error: Exception) -> bool:
     """Return whether a program failed because a callback was interrupted; its text is all that is kept."""
     *_, last = str(error).strip().splitlines() or [""]
     return last.strip().partition(":")[0] == KeyboardInterrupt.__name__
-
-
-def starter_on_each(compiled: Any) -> Starter:
-    """Return a function that runs a program over a mesh on this process's part of each array.
-
-    Arrays and results are on this process's only device of the mesh. JAX would require arrays that span all processes,
-    to be wrapped before and unwrapped after the call.
-    """
-    call = compiled._executable.unsafe_call
-    execute, handlers = call.xla_executable.execute_sharded, [itemgetter(0)] * len(call.out_handler.handlers)
-    if call.ordered_effects or call.has_unordered_effects or call.has_host_callbacks:
-        return partial(map, partial(_call_with_tokens, call, handlers))
-    consume = methodcaller("consume_with_handlers", handlers)
-    return lambda calls: map(consume, map(execute, calls))
-
-
-def _call_with_tokens(
-    call: Any, handlers: Sequence[object], arrays: Sequence[jax.Array], note: Callable[[Any], object] = bool
-) -> Sequence[jax.Array]:
-    """Call with tokens; `note` is given what can be waited for: the run has ended then."""
-    found = call.xla_executable.execute_sharded(call._add_tokens_to_inputs(list(arrays)), with_tokens=True)
-    tokens = found.consume_with_handlers([_all] * len(call.ordered_effects), strict=False)
-    ended = found.consume_token()
-    note(ended)
-    call._handle_token_bufs(tokens, ended)
-    results: Sequence[jax.Array] = found.consume_with_handlers(handlers)
-    return results
-
-
-def _all(parts: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    return parts
-
-
-class _Somewhere(source_info_util.SourceInfo):
-    """Names and a source line of our choice; none inside JAX's own jitted functions.
-
-    JAX traces such a function once and keeps the lines of its first caller, which would then appear at every call.
-    Without lines XLA uses the line of the call. JAX sets an empty name stack while it traces one, which identifies it.
-    """
-
-    __slots__ = ()
-
-    def replace(self, *, traceback: object = None, name_stack: Any = None) -> source_info_util.SourceInfo:
-        inside = name_stack is not None and not name_stack.stack
-        known = traceback_at(None) if inside else (traceback or self.traceback)
-        return _Somewhere(known, self.name_stack if name_stack is None else name_stack)
-
-
-@functools.lru_cache(1 << 14)
-def traceback_at(line: tuple[str, int, str] | None) -> Any:
-    """Return a traceback whose only frame is at `line` (file, number, function); without `line`, one without frames.
-
-    JAX takes the lines of a program from the stack at the time of tracing, which is the sync. A traceback cannot be
-    made, only taken. So a function compiled with this line takes one, in a thread whose other frames are all in
-    Python's library, which JAX leaves out.
-    """
-    file, number, function = line or (threading.__file__, 1, "nowhere")
-    if line is not None and not source_info_util.is_user_filename(file):
-        source_info_util.register_inclusion(file)  # a library in Python's own folder is still a line of the program
-    code = _take.__code__.replace(
-        co_filename=file, co_firstlineno=max(1, number), co_name=function, co_qualname=function
-    )
-    take = FunctionType(code, {"get_traceback": source_info_util.Traceback.get_traceback})
-    try:
-        return _of_another_thread(take)
-    except RuntimeError:
-        return take()  # Python ends and starts no thread: what an exit handler compiles shows our lines too
-
-
-@uncollected
-def _of_another_thread(take: Callable[[], object]) -> Any:
-    # This thread waits and holds the engine's lock. A finalizer in the other thread may ask for the lock: both would
-    # wait for ever.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(take).result()
-
-
-_take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731, F821
-
-
-@contextmanager
-def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator[None]:
-    """Give operations that JAX traces in this block `names` and `line` (file, number, function) as their origin.
-
-    Inside another such block, names follow the outer ones, and without a line the outer block's line holds. JAX has
-    public named scopes, but takes source lines only from the Python code that traces.
-    """
-    place = source_info_util._source_info_context
-    before = place.context
-    stack = before.name_stack
-    for name in names:
-        stack = stack.extend(name)
-    inherits = line is None and isinstance(before, _Somewhere)
-    place.context = _Somewhere(before.traceback if inherits else traceback_at(line), stack)
-    try:
-        yield
-    finally:
-        place.context = before
 
 
 def is_compile_only(device: jax.Device) -> bool:

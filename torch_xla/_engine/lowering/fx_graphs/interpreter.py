@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from ... import dtypes
 from ...compat.names import jax as private
+from ...compat.names.jax_source_lines import located
 from ...compat.names.torch import HigherOrderOperator, OpOverload, overload_name_of, pytree, schema_of
 from ...ir.view.geometry import Geometry
 from ...metrics.observers import observers
@@ -206,7 +207,7 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
             if rule is not None and rule.random:
                 kwargs = {**kwargs, "key": next(unused)}
             line, layer = line_of(node), _layer(node)
-            with private.located(line, (schema_of(node.target).name,) if line is not None else ()):
+            with located(line, (schema_of(node.target).name,) if line is not None else ()):
                 if layer is not None:
                     operands = torch.fx.node.map_arg(layer, values.__getitem__)
                     with precision_of(operands):
@@ -221,7 +222,7 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
             function = higher_order.get(node.target) or _NUMBERS.get(node.target, node.target)
             if is_random(module, node):
                 kwargs = {**kwargs, "key": next(unused)}
-            with private.located(line_of(node), ()):
+            with located(line_of(node), ()):
                 values[node] = function(*args, **kwargs)
     raise ValueError("a graph without an output")
 
