@@ -3,7 +3,6 @@
     RuntimeError
       ExecutionError      a compiled program failed: which step, which of the user's lines
         OutOfMemory       the device has no room for it
-      DonatedError        a tensor whose memory was given away was read
       CompilationRefused  a program would be compiled within `torch_xla.debug.no_recompile()`
       TransferRefused     a value would travel within `torch_xla.debug.no_transfer()`
       NotComputed         the elements of a planned tensor were read
@@ -24,10 +23,6 @@ class ExecutionError(RuntimeError):
 
 class OutOfMemory(ExecutionError):
     """The device has no room for a program's values."""
-
-
-class DonatedError(RuntimeError):
-    """A tensor was read whose buffer had been given to a program."""
 
 
 class NotComputed(RuntimeError):

@@ -37,11 +37,6 @@ class PlannedBuffer(Placeholder):
         """The bytes of the whole value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @property
-    def device_bytes(self) -> int:
-        """The bytes that each device has of it."""
-        return math.prod(self.sharding.shard_shape(self.shape)) * self.dtype.itemsize
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)  # for example, code that tests the type of the object

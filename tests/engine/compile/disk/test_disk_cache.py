@@ -17,7 +17,7 @@ import torch_xla.cache
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla._engine.compile import environment_digest, executable_key
-from torch_xla._engine.compile.disk import disk_cache, folder_limit
+from torch_xla._engine.compile.disk import disk_cache, executable_format, folder_limit
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.tensor.device import device_at
@@ -123,10 +123,11 @@ def test_a_damaged_file_is_told_and_compiled_again(folder: Path) -> None:
         sound.replace(b'"weak": []', b'"weak": [0]'),
     ):
         path.write_bytes(damaged)
-        assert not disk_cache.is_sound(damaged)
+        with pytest.raises(executable_format.Unreadable):
+            executable_format.split(damaged)
         assert result() == expected
         assert "was damaged" in torch_xla.cache.misses()[-1]
-        assert disk_cache.is_sound(path.read_bytes())
+        executable_format.split(path.read_bytes())
 
 
 def test_a_miss_tells_what_is_different(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +200,7 @@ def test_many_writers_and_readers_never_see_half_a_file(folder: Path) -> None:
 
     def read(_: int) -> bool:
         while time.monotonic() < ends:
-            assert disk_cache.is_sound(path.read_bytes())
+            executable_format.split(path.read_bytes())
         return True
 
     with ThreadPoolExecutor(6) as pool:

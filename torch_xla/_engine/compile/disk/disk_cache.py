@@ -398,15 +398,6 @@ def headers(place: Path) -> Iterator[tuple[Path, Header]]:
             yield path, executable_format.header_of(path)
 
 
-def is_sound(data: bytes) -> bool:
-    """Return whether `data` is a complete file, whatever its signature."""
-    try:
-        executable_format.split(data)
-    except Unreadable:
-        return False
-    return True
-
-
 def adopt(place: Path, name: str, data: bytes) -> None:
     """Put a file from elsewhere into a folder; an executable gets this user's signature.
 
