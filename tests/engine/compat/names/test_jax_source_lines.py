@@ -1,4 +1,4 @@
-"""What JAX traces gets the source line and the names that the engine gives."""
+"""Traced operations get the source line and the names that the engine gives."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The files of a program are found, those that this process adds too."""
+"""The files of a program are found, with the files that this process adds."""
 
 import os
 from pathlib import Path

@@ -24,7 +24,7 @@ def scales(*size: int) -> Tensor:
 
 
 def columns(*size: int) -> Tensor:
-    """A matrix, or several, whose columns lie in order."""
+    """A matrix, or several, in column-major order."""
     return values(*size).mT.contiguous().to(E4M3).mT
 
 
