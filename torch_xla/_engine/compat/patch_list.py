@@ -19,14 +19,12 @@ _UNTYPED_STORAGES = "engine/dispatch/register/test_untyped_storages.py"
 _TORCHSCRIPT = "engine/dispatch/register/test_torchscript.py"
 _OPTIMIZER_STEPS = "engine/dispatch/ops/test_optimizer_steps.py::test_a_step_is_one_operation"
 _DLPACK_PROTOCOL = "engine/dispatch/register/test_dlpack_protocol.py"
-_ACTIVATION_CHECKPOINTING = "engine/dispatch/ops/test_activation_checkpointing.py"
 _TORCH_ACCELERATOR = "engine/dispatch/register/test_torch_accelerator.py"
 _DEVICE_HOOKS = "engine/dispatch/register/test_device_hooks.py"
 _AUTOGRAD_OBSERVERS = "engine/compat/patches/test_autograd_observers.py"
 _DDP_REDUCER = "engine/distributed/test_ddp_unused_parameters.py"
 _PROCESS_GROUP = "engine/distributed/test_process_group.py"
 _TORCH_PROFILER = "engine/diagnostics/profiles/test_torch_profiler.py"
-_DEVICE_GUARD = "engine/compat/abi/test_device_guard.py"
 _TORCH = "engine/compat/names/test_torch.py"
 _DISTRIBUTED_TENSORS = "api/distributed/test_distributed_tensors.py::test_distributed_tensors_on_a_mesh"
 _GARBAGE_CALLBACK = "engine/compat/patches/test_garbage_callback.py"
@@ -167,7 +165,7 @@ checkpoint_frame, detach_variable = _each(
     ),
     until="A device can wrap the function that computes again.",
     tests={
-        _ACTIVATION_CHECKPOINTING + "::test_a_checkpoint_saves_memory_and_changes_nothing": (
+        "engine/dispatch/ops/test_activation_checkpointing.py::test_a_checkpoint_saves_memory_and_changes_nothing": (
             "_CheckpointFrame.__init__ detach_variable"
         ),
     },
@@ -469,7 +467,7 @@ WRITTEN = [
         what="the other methods of our device guard that C++ calls",
         why="C++ calls them where nothing may be raised: an interrupt in a method written in Python ends the process.",
         until="PyTorch lets exceptions of a guard in Python pass, or does not call it for a device with one stream.",
-        test=_DEVICE_GUARD + "::test_a_library_without_the_method_leaves_the_guard_as_it_is",
+        test="engine/compat/abi/test_device_guard.py::test_a_library_without_the_method_leaves_the_guard_as_it_is",
     ),
     Written(
         "abi.device_guard.stand_for_unnamed",
@@ -477,6 +475,13 @@ WRITTEN = [
         why='`tensor.to("xla")` asks that guard before PrivateUse1 has the name.',
         until="A backend in Python can have its name without being the accelerator.",
         test="engine/dispatch/register/test_deferred_name.py::test_the_first_use_takes_the_name",
+    ),
+    Written(
+        "abi.pinned_memory.answer_with_memory_of_the_host",
+        what="the method `getPinnedMemoryAllocator` of our hooks in C++",
+        why="`torch.empty(…, pin_memory=True)` asks the accelerator, and hooks in Python cannot answer.",
+        until="Hooks in Python can give an allocator.",
+        test="engine/compat/abi/test_pinned_memory.py::test_pinned_memory_is_memory_of_the_host",
     ),
     Written(
         "abi.class_calls.answer_calls_of",

@@ -8,7 +8,9 @@ import torch
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._engine.dispatch.register import torch_accelerator
 from torch_xla._engine.step import in_flight
+from torch_xla._engine.tensor import device as devices
 
 xla: Any = torch.xla  # type: ignore[attr-defined]
 
@@ -145,3 +147,14 @@ def test_a_compiled_function_may_wait() -> None:
     x = torch.ones(3, device="xla")
     assert torch.compile(timed, backend="openxla")(x).tolist() == [2, 2, 2]
     assert torch_xla.compile(timed)(x).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("make", [lambda: torch.Stream("xla"), lambda: torch.Event("xla"), xla.current_stream])
+def test_a_stream_or_an_event_makes_the_device_the_accelerator(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "existing", [])
+    monkeypatch.setattr(torch_accelerator.platform, "is_started", lambda: False)
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    assert torch.accelerator.current_accelerator() is None
+    make()
+    assert torch.accelerator.current_accelerator() == torch.device("xla")
+    assert torch.accelerator.is_available()

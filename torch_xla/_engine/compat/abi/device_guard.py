@@ -14,7 +14,6 @@ guards and the order of the methods with PyTorch's behaviour before anything is 
 """
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,8 @@ from typing import Any
 
 import torch
 
-from .supported_release import refuse
+from .pinned_memory import answer_with_memory_of_the_host as answer_with_memory_of_the_host
+from .supported_release import libc10, refuse
 
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 _CPU = 0
@@ -216,11 +216,10 @@ def _replace(methods: dict[int, int | None]) -> bool:
 
 
 def _guards() -> Any:
-    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    library = next((name for name in ("libc10.so", "libc10.dylib") if os.path.exists(os.path.join(folder, name))), None)
+    library = libc10()
     if library is None:
         return None
     try:
-        return (ctypes.c_void_p * (_OURS + 1)).in_dll(ctypes.CDLL(os.path.join(folder, library)), _GUARDS)
+        return (ctypes.c_void_p * (_OURS + 1)).in_dll(library, _GUARDS)
     except ValueError:
         return None

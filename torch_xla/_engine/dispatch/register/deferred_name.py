@@ -6,6 +6,8 @@ program that has this package and never uses it must not meet the name. Until th
 that PyTorch has no kernels for: a tensor that a program makes there is made on ours.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,14 @@ def is_wanted(native: str | None) -> bool:
     return platform_selection.has_gpu() if native == "cuda" else Path("/dev/dri").exists()
 
 
-def wait_for_first_use() -> bool:
-    """Take the name "xla" with the first tensor on it, or when a device is asked for; return false if that cannot
-    be.
+def wait_for_first_use(then: Callable[[], object]) -> bool:
+    """Take the name "xla" with the first tensor on it, or when a device is asked for, and call `then`.
+
+    Return false if this PyTorch does not allow it.
     """
     if not device_guard.stand_for_unnamed():
         return False
-    devices.before_first_use.append(_take)
+    devices.before_first_use.append(partial(_take, then))
     library = torch.library.Library("aten", "IMPL", "XLA")
     _libraries.append(library)
     library.impl("empty.memory_format", _empty)
@@ -51,8 +54,9 @@ def wait_for_first_use() -> bool:
     return True
 
 
-def _take() -> None:
+def _take(then: Callable[[], object]) -> None:
     private.rename_backend("xla")
+    then()
     set_default_dtype()
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from ...compat.abi.device_guard import (
     answer_for_current_device,
     answer_for_device_count,
+    answer_with_memory_of_the_host,
     confirm_layout,
     let_exceptions_pass,
     register,
@@ -80,8 +82,9 @@ def claim_device_name() -> None:
     devices.before_second_ordinal.append(_count_ordinals)
     _count_ordinals()
     identity.after_taking.append(_count_ordinals)
-    if not (is_wanted(native()) and wait_for_first_use()):
+    if not (is_wanted(native()) and wait_for_first_use(partial(answer_with_memory_of_the_host, hooks))):
         private.rename_backend("xla")
+        answer_with_memory_of_the_host(hooks)
     answer()
     answer_for_graphs()
 

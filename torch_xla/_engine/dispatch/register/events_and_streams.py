@@ -30,8 +30,9 @@ class Stream(torch.Stream):
     device_type = "xla"  # type: ignore[assignment]
 
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
-        devices.take_name()
-        return super().__new__(cls, device=torch.device("xla", _index(device)))
+        index = _index(device)
+        devices.device_at(index)  # it is in use from here on
+        return super().__new__(cls, device=torch.device("xla", index))
 
     def synchronize(self) -> None:
         """Wait for everything started so far."""
@@ -79,7 +80,9 @@ class Event(torch.Event):
     def __new__(cls, device: Any = None, enable_timing: bool = False, interprocess: bool = False, **_: Any) -> "Event":
         if interprocess:
             raise NotImplementedError(f"Event({device!r}, interprocess=True): {_OF_ONE_PROCESS}.")
-        return super().__new__(cls, device=torch.device("xla", _index(device)))
+        index = _index(device)
+        devices.device_at(index)
+        return super().__new__(cls, device=torch.device("xla", index))
 
     def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
         self._index = _index(device)
