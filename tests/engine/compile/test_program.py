@@ -9,7 +9,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.compat.patches import mlir_contexts
-from torch_xla._engine.compile import program as programs
+from torch_xla._engine.compile import changing_numbers
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.ir.graph import Graph, cut, decode
@@ -24,7 +24,7 @@ CPU = targets.of_device(jax.devices("cpu")[0])
 
 @pytest.fixture(autouse=True)
 def no_numbers_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_seen_numbers", {})
+    monkeypatch.setattr(changing_numbers, "_seen_numbers", {})
 
 
 @pytest.fixture(autouse=True)
@@ -77,13 +77,6 @@ def test_a_number_is_baked_in_until_it_changes() -> None:
 def test_zeros_have_signs() -> None:
     program = program_of(scaled(0.0))
     assert np.signbit(run(program, -0.0)).all() and not np.signbit(run(program, 0.0)).any()
-
-
-def test_a_number_that_came_otherwise_before_is_an_argument_from_the_start() -> None:
-    first = scaled(2.0)
-    run(program_of(first), 2.0)
-    again = program_of(first)
-    assert run(again, 4.0)[0] == 12 and again.arguments == (0,) and compiles() == 2
 
 
 def test_a_number_that_a_rule_looks_at_stays_baked() -> None:

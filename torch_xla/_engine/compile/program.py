@@ -12,13 +12,11 @@ import math
 import operator
 import struct
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -26,19 +24,24 @@ import numpy as np
 from .. import config, dtypes, metrics
 from ..atomic import lock, uncollected
 from ..compat.names import jax_starters
-from ..compat.names.torch import OpOverload, overload_name_of
 from ..ir.call_plan import Plan
 from ..ir.graph import Graph, Operation, walk
 from ..ir.graph_text import Line
 from ..ir.value_spec import Spec
-from ..lowering.machinery import capacity_ops
 from ..lowering.machinery.registry import calls_python
 from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
 from ..metrics.observers import count_compile
-from ..metrics.user_lines import OptimizersLine
 from ..runtime import launch_throttle
-from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function, output_shardings, shard_mapped
+from . import (
+    baked_numbers,
+    changing_numbers,
+    failing_op_search,
+    graph_fingerprint,
+    jax_function,
+    output_shardings,
+    shard_mapped,
+)
 from .bfloat16_dots import compiled
 from .disk import disk_cache
 from .executable_key import Key
@@ -50,16 +53,6 @@ from .launch_adapter import Ready as Ready
 from .launch_adapter import whole, without
 from .source_metadata import UNKNOWN
 from .stages import stage_cuts, stage_executables, staged_program
-from .symbolic_length import GROWING
-
-# The numbers each plan came with, by its place among the same plans of a graph (for a place in a storage, also by how
-# many they are). A plan that comes with other numbers in
-# a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
-_seen_numbers: WeakKeyDictionary[Plan, dict[tuple[int, int], tuple[float | int, ...]]] = WeakKeyDictionary()
-
-
-# Operations whose numbers differ from step to step by what they are for.
-_COUNTING = capacity_ops.COUNTING | {GROWING}
 
 # So often numbers may start to change before all places in storages become arguments, whether they changed or not.
 _PATIENCE = 3
@@ -298,8 +291,10 @@ class Program:
             is_alone = self.target.axis is None
             if not is_alone:
                 self._must_bake.update(self._places)
-            everything = range(len(self.graph.number_types))
-            self._set_promoted(_known_to_change(self.graph, numbers, self.origins.lines) if is_alone else everything)
+            promoted: Sequence[int] = range(len(self.graph.number_types))
+            if is_alone:
+                promoted = changing_numbers.known_to_change(self.graph, numbers, self.origins.lines)
+            self._set_promoted(promoted)
         else:
             self._promote(packed)
         metrics.metric("InputOutputAliasCount", metrics.Unit.SCALAR).add(len(self.donated))
@@ -465,30 +460,3 @@ class Program:
 
     def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> Any:
         return jax_function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)
-
-
-def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> list[int]:
-    if baked_numbers.are_asked():
-        return []
-    changed: list[int] = []
-    places: Counter[Plan] = Counter()
-    # Cuts are numbered per plan, so another cut does not renumber these.
-    cuts = Counter(operation.plan for operation in graph.operations if operation.plan.op in PLACES)
-    for index, operation in enumerate(graph.operations):
-        plan, first = operation.plan, operation.first_number
-        if not plan.numbers:
-            continue
-        own = tuple(numbers[first : first + len(plan.numbers)])
-        is_an_optimizers = bool(lines) and isinstance(lines[index], OptimizersLine) and plan.op not in PLACES
-        if plan.op in _COUNTING or _counts_for_each(plan) or is_an_optimizers:
-            changed.extend(range(first, first + len(plan.numbers)))
-            continue
-        before = _seen_numbers.setdefault(plan, {}).setdefault((cuts[plan], places[plan]), own)
-        changed.extend(first + i for i, (old, new) in enumerate(zip(before, own, strict=True)) if old != new)
-        places[plan] += 1
-    return changed
-
-
-def _counts_for_each(plan: Plan) -> bool:
-    """Return whether a number comes for each tensor of a list: optimizers compute these for every step."""
-    return isinstance(plan.op, OpOverload) and overload_name_of(plan.op) == "ScalarList"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import torch_xla
 import torch_xla.debug as debug
-from torch_xla._engine.compile import program
+from torch_xla._engine.compile import changing_numbers
 from torch_xla._engine.diagnostics.recompiles import causes, differences
 from torch_xla._engine.diagnostics.recompiles.differences import Kind
 from torch_xla._engine.diagnostics.report import history
@@ -31,7 +31,7 @@ HERE = Path(__file__).name
 def a_fresh_history() -> Iterator[None]:
     torch_xla.sync()
     schedule.clear_schedules()
-    program._seen_numbers.clear()
+    changing_numbers._seen_numbers.clear()
     history.clear()
     causes._known.clear()
     yield
