@@ -57,6 +57,12 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return list(ast.walk(tree_of(path)))
 
 
+def forget() -> None:
+    """Free the parsed files."""
+    for each in (tree_of, nodes_of, imports_of):
+        each.cache_clear()
+
+
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 

@@ -8,9 +8,10 @@ from xdist.workermanage import WorkerController
 
 
 class Shared(LoadFileScheduling):
-    """A file's tests go to one worker, and so do all files of a folder whose tests share fleets of processes.
+    """Send a file's tests to one worker, and all files of a folder together whose tests share what is slow to make.
 
-    Each worker would start these processes again, which takes longer than most tests of them.
+    These are fleets of processes and the parsed sources of the repository. Each worker would make them again, which
+    takes longer than most tests of them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -36,4 +37,5 @@ class Shared(LoadFileScheduling):
 
 @cache
 def _unit(path: Path, file: str) -> str:
-    return file.rpartition("/")[0] if "fleet_of(" in path.read_text() else file
+    folder = file.rpartition("/")[0]
+    return folder if folder == "tests/house" or "fleet_of(" in path.read_text() else file
