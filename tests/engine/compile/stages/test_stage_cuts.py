@@ -482,6 +482,22 @@ def test_a_fused_step_of_many_parameters_is_compiled_in_parts() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_an_optimizers_one_operation_weighs_as_much_as_the_operations_on_lists_that_it_is_made_of() -> None:
+    def size(options: dict[str, bool]) -> int:
+        parameters = [torch.full((3,), 0.1 * n, device="xla", requires_grad=True) for n in range(40)]
+        for each in parameters:
+            each.grad = torch.ones_like(each)
+        optimizer = torch.optim.AdamW(parameters, **options)
+        torch_xla.sync()
+        optimizer.step()
+        graph = graph_of([each.detach() for each in parameters]).graph
+        torch_xla.sync()
+        return stage_cuts._size(graph)
+
+    one, many = size({}), size({"capturable": True})  # its steps are on the device, and take operations of their own
+    assert 2 * 40 <= one <= many
+
+
 @pytest.mark.parametrize("at_most", [4, 16, 28])
 def test_there_are_no_more_stages_than_may_be(at_most: int) -> None:
     kinds = [(torch.tanh, torch.sin), (torch.exp, torch.neg), (torch.cos, torch.abs)]

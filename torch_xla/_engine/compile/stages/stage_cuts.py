@@ -91,14 +91,15 @@ def _size(graph: Graph) -> int:
     return sum(map(_weight, graph.operations))
 
 
-# Operations that are an optimizer's whole step.
-_WHOLE_STEPS = ("aten._fused_", "xla.multi_tensor_")
+# Operations that are an optimizer's whole step, with the operations on lists that each is made of.
+_WHOLE_STEPS = {"aten._fused_": 4, "xla.multi_tensor_sgd": 4, "xla.multi_tensor_adam": 8}
 
 
 def _weight(operation: Operation) -> int:
-    # The elements of a list are small operations, which XLA fuses; those of a fused optimizer's are a dozen each.
-    elements = max(operation.plan.structure, default=1)
-    return max(1, elements if str(operation.plan.op).startswith(_WHOLE_STEPS) else elements // 4)
+    # The elements of a list are small operations, which XLA fuses: four of them count as one.
+    elements, name = max(operation.plan.structure, default=1), str(operation.plan.op)
+    made_of = next((count for start, count in _WHOLE_STEPS.items() if name.startswith(start)), 1)
+    return max(1, elements * made_of // 4)
 
 
 def _traffic(graph: Graph) -> int:
