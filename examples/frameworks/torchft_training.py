@@ -170,8 +170,8 @@ class Fleet:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
-        # A survivor notices a lost peer after up to 5 s. New replicas must not begin anew without it meanwhile: they wait
-        # `join_timeout_ms` for all that send heartbeats.
+        # A survivor notices a lost peer after up to 5 s. New replicas must not begin anew without it meanwhile:
+        # they wait `join_timeout_ms` for all that send heartbeats.
         self.lighthouse = LighthouseServer(
             bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=7000, quorum_tick_ms=50, heartbeat_timeout_ms=2000
         )
