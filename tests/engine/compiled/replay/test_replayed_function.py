@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import sys
+import threading
 import warnings
 import weakref
 from collections import defaultdict
@@ -434,3 +435,31 @@ def test_keys_that_are_equal_and_not_the_same_are_other_arguments() -> None:
     for _ in range(25):
         assert compiled({(2,): x}).dtype is torch.int64
     assert compiled({(2.0,): x}).dtype is torch.float32
+
+
+def test_one_call_of_the_process_is_watched_at_a_time() -> None:
+    """CPython 3.12 can crash where a thread sets trace functions while another one is traced."""
+    inside, leave = threading.Event(), threading.Event()
+    waits = True
+
+    def wait_in_the_midst(x: torch.Tensor) -> torch.Tensor:
+        if waits:
+            inside.set()
+            leave.wait(60)
+        return x + 1
+
+    traced: list[object] = []
+    quick = of(lambda x: (traced.append(sys.gettrace()), x * 2)[1])
+    thread = threading.Thread(target=of(wait_in_the_midst), args=(tensor(1.0),))
+    thread.start()
+    try:
+        assert inside.wait(60)
+        assert quick(tensor(1.0)).tolist() == [2.0]
+        assert "another thread" in quick.why_recorded
+        assert traced == [sys.gettrace()]
+    finally:
+        leave.set()
+        thread.join()
+    waits = False
+    assert quick(tensor(1.0)).tolist() == [2.0]
+    assert "another thread" not in quick.why_recorded

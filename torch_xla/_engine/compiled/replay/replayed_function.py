@@ -42,6 +42,11 @@ MOST_KINDS = 16
 # Most different warnings for one function.
 MOST_WARNINGS = 20
 
+# The watched call that runs now, of the whole process. A watch sets trace functions, which are each thread's own, but
+# CPython 3.12 can crash where one thread sets them while another is traced. One `setdefault` takes the turn, so that no
+# interrupt can come between taking it and knowing of it.
+_turns: dict[str, object] = {}
+
 
 class _Kind:
     """The state of calls with one kind of arguments, and with gradients at the same leaves."""
@@ -120,7 +125,7 @@ class Replayed:
         self._kinds: dict[Any, _Arguments] = {}
         self._told: set[str] = set()
         self._why = "it was not called yet"
-        self._is_watched = False  # a call is being learnt from
+        self._is_watched = False  # a call is being watched
 
     def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -220,13 +225,24 @@ class Replayed:
         if reason:
             self._why = reason
             return self._recorded(args, kwargs)
-        if self._is_watched:
-            self._why = "another thread is in the middle of a call that is learnt from"
-            return self._recorded(args, kwargs)
+        turn = object()
+        try:
+            if _turns.setdefault("turn", turn) is not turn:
+                self._why = "another thread is in the middle of a call that is learnt from"
+                return self._recorded(args, kwargs)
+            self._is_watched = True
+            return self._watched_in_turn(arguments, kind, call, args, kwargs, ended_by)
+        finally:
+            if _turns.get("turn") is turn:
+                self._is_watched = False
+                del _turns["turn"]
+
+    def _watched_in_turn(
+        self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str
+    ) -> Any:
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         try:
-            self._is_watched = True
             with self.region.call(sys._getframe()):
                 result, facts = record(
                     self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing,
@@ -236,8 +252,6 @@ class Replayed:
             if kind.watched >= PATIENCE:
                 kind.give_up(f"it raises errors, the last time {type(error).__name__}")
             raise
-        finally:
-            self._is_watched = False
         arguments.learn(facts)
         _note_garbage(self)
         kind.reads = facts.reads
