@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from torch_xla._engine.quiet_calls import quiet
+from torch_xla._engine.quiet_calls import quiet, quiet_block
 
 
 @quiet()
@@ -77,5 +77,39 @@ def test_an_exception_leaves_warnings_on() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fail()
+    with pytest.raises(UserWarning, match="of the program"):
+        warnings.warn("of the program", UserWarning, stacklevel=1)
+
+
+def test_a_block_hides_its_warnings_in_every_thread_until_it_ends() -> None:
+    def warn() -> None:
+        warnings.warn("of the block", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with quiet_block(UserWarning, "of the block"):
+            thread = threading.Thread(target=warn)
+            thread.start()
+            thread.join()
+            warn()
+            warnings.warn("of another", UserWarning, stacklevel=1)
+            later = warnings.catch_warnings(record=True)
+            heard = later.__enter__()
+        warn()
+        later.__exit__(None, None, None)
+        warn()
+    assert [str(each.message) for each in heard] == ["of the block"]
+    assert [str(each.message) for each in shown] == ["of another", "of the block"]
+
+
+def test_blocks_that_end_in_the_order_they_began_leave_warnings_on() -> None:
+    first, second = quiet_block(), quiet_block()
+    filters = list(warnings.filters)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    warnings.warn("of the second block", UserWarning, stacklevel=1)
+    second.__exit__(None, None, None)
+    assert list(warnings.filters) == filters
     with pytest.raises(UserWarning, match="of the program"):
         warnings.warn("of the program", UserWarning, stacklevel=1)

@@ -1,5 +1,7 @@
 """While a plan is made, modules name what they record."""
 
+import threading
+
 import pytest
 import torch
 
@@ -50,3 +52,28 @@ def test_a_compiled_module_is_traced_all_the_same() -> None:
         result = torch.compile(layer, backend="openxla")(torch.ones(1, 2, device="xla"))
     torch.testing.assert_close(result.cpu(), layer(torch.ones(1, 2, device="xla")).cpu())
     assert open_scopes() == ()
+
+
+def test_modules_of_two_threads_are_in_no_scope_of_each_other() -> None:
+    in_first, second_done, found = threading.Event(), threading.Event(), []
+
+    class Waits(torch.nn.Module):
+        def forward(self) -> None:
+            in_first.set()
+            assert second_done.wait(10)
+            found.append(open_scopes())
+
+    class Says(torch.nn.Module):
+        def forward(self) -> None:
+            found.append(open_scopes())
+
+    with modules_named():
+        first = threading.Thread(target=Waits())
+        first.start()
+        assert in_first.wait(10)
+        outer = Says()
+        outer.waits = Waits()  # a module of the other thread would be taken for the parent
+        outer()
+        second_done.set()
+        first.join()
+    assert found == [("Says",), ("Waits",)]
