@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import torch_xla
 from tests.support.rules import apply_rule, check_rule
 from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from torch_xla._engine.lowering.machinery.registry import all_rules
@@ -262,7 +263,7 @@ def test_dropout_backward_of_whole_numbers_scales_in_floats(dtype: torch.dtype) 
 
 RATES = (0.0, 1e-12, 1e-4, 0.1, 0.25, 0.3, 0.5, 0.7, 0.999, 1 - 1e-12, 1.0)
 BOUNDS = ((0.0, 1.0), (-0.3, 0.4), (2.0, 2.0), (-1e-3, 1e30))
-MOMENTS = ((0.0, 1.0), (0.0, 2.0), (0.3, 0.7), (-1.0, 0.0), (1e9, 1e-3))
+MOMENTS = ((0.0, 1.0), (1.0, 1.0), (0.3, 1.0), (0.0, 2.0), (0.3, 0.7), (-1.0, 0.0), (1e9, 1e-3))
 SPREADS = [pair for pair in MOMENTS if pair[1]]
 
 
@@ -300,6 +301,23 @@ def test_a_parameter_gives_the_same_numbers_known_or_as_an_argument(op: Any, dty
         known, argument = (apply_rule(op, *args, seed=3, floats_are_arguments=each) for each in (False, True))
         for one, other in zip(jax.tree.leaves(known), jax.tree.leaves(argument), strict=True):
             assert one is other is None or torch.equal(one, other), args[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["normal_", "log_normal_", "cauchy_"])
+@pytest.mark.parametrize("parameters", [(1.0, 1.0), (0.3, 1.0), (0.3, 0.7)], ids=str)
+def test_a_line_that_was_run_with_other_parameters_draws_the_same(name: str, parameters: tuple[float, float]) -> None:
+    """Compiled as programs of users are: LLVM joins products with sums."""
+
+    def last(*calls: tuple[float, float]) -> torch.Tensor:
+        for each in calls:
+            torch.manual_seed(3)
+            drawn = getattr(torch.empty(4096, device="xla"), name)(*each)
+            drawn_at_once = torch.normal(*each, (4096,), device="xla")
+            torch_xla.sync()
+        return torch.stack([drawn, drawn_at_once]).cpu()
+
+    assert torch.equal(last(parameters), last((5.0, 7.0), (6.0, 8.0), parameters))
 
 
 def test_every_draw_that_takes_a_float_is_among_them() -> None:

@@ -104,7 +104,10 @@ def _bits_for(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Ar
 
 def normal_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     """Draw standard normal numbers in the working dtype."""
-    return lax.erf_inv(_signed_odd(_bits_for(key, shape, dtype))) * math.sqrt(2)
+    numbers = lax.erf_inv(_signed_odd(_bits_for(key, shape, dtype))) * math.sqrt(2)
+    # None of them is NaN. But without the choice LLVM would round only once where a deviation is 1: it joins this
+    # product with the mean that is added.
+    return jnp.where(numbers != numbers, jnp.nan, numbers)
 
 
 def exponential_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
