@@ -1,8 +1,10 @@
 """Element-wise functions of one operand agree with PyTorch on the CPU, and with the float64 truth."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 
@@ -188,6 +190,12 @@ def test_a_power_of_two_scales() -> None:
     calls = [call(aten.ldexp.Tensor, edge_values(dtype)[:, None], exponents) for dtype in FLOATS[:3]]
     calls += [call(aten.ldexp.Tensor, torch.tensor([3, -4]), torch.tensor([0.5, 2.0]))]
     check_calls([*calls, call(aten.ldexp.Tensor, torch.tensor([1 + 2j]), exponents)])
+
+
+@pytest.mark.parametrize("rule", TWO_TO_FLOAT.values(), ids=lambda rule: rule.__name__)
+def test_operands_of_different_ranks_are_broadcast(rule: Callable[..., jax.Array]) -> None:
+    operands = (jax.ShapeDtypeStruct(size, "float32") for size in ((3,), (2, 2, 1)))
+    assert jax.eval_shape(rule, *operands).shape == (2, 2, 3)
 
 
 def test_where_promotes_and_takes_a_condition_of_bytes() -> None:

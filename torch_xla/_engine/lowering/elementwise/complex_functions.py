@@ -64,6 +64,7 @@ def scaled(self: jax.Array, number: Any) -> jax.Array:
 
 def angle_of(imag: jax.Array, real: jax.Array) -> jax.Array:
     """Return atan2(imag, real), with the sign of `imag` and without NaN if XLA:CPU takes subnormal parts for 0."""
+    imag, real = jnp.broadcast_arrays(imag, real)
     angle = lax.atan2(imag, real)
     at_zero = jnp.where(jnp.signbit(real), np.pi, 0).astype(angle.dtype)
     is_lost = (angle != angle) & (imag == imag) & (real == real)
