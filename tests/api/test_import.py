@@ -18,8 +18,13 @@ def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_the_plain_import_binds_what_frameworks_expect_and_starts_prints_and_warns_about_nothing() -> None:
+    # The import leaves a disabled collector disabled; an enabled one has a test below.
     result = python(
+        "import gc\n"
+        "gc.disable()\n"
         "import torch_xla\n"
+        "assert not gc.isenabled()\n"
+        "gc.enable()\n"
         "torch_xla.runtime.device_type, torch_xla.debug.metrics.metrics_report, torch_xla._XLAC._xla_get_tensor_id\n"
         "assert torch_xla.version.__version__ == torch_xla.__version__\n"
         "import _XLAC\n"
@@ -84,15 +89,6 @@ def test_a_setting_that_cannot_be_read_is_named(setting: dict[str, str], what: s
 
 
 @pytest.mark.slow
-def test_the_platform_of_the_environment_is_told_without_a_client() -> None:
-    result = python(
-        "import torch_xla\nprint(torch_xla.runtime.device_type(), torch_xla._XLAC._xla_runtime_is_initialized())\n",
-        PJRT_DEVICE="cpu",
-    )
-    assert result.stdout == "CPU False\n", result.stderr
-
-
-@pytest.mark.slow
 def test_what_is_chosen_noted_reloaded_or_imported_twice_after_the_import() -> None:
     # Code that saves the autocast default before the first use, and restores it afterwards, must not restore float16.
     result = python(
@@ -121,25 +117,27 @@ def test_what_is_chosen_noted_reloaded_or_imported_twice_after_the_import() -> N
 
 
 @pytest.mark.slow
-def test_an_exit_handler_may_be_the_first_to_compile() -> None:
+def test_the_platform_is_told_without_a_client_and_an_exit_handler_may_be_the_first_to_compile() -> None:
     result = python(
         "import atexit, torch, torch_xla\n"
+        "print(torch_xla.runtime.device_type(), torch_xla._XLAC._xla_runtime_is_initialized())\n"
         "class Late:\n"
         "    def __init__(self):\n"
         "        self.x = torch.ones(2, device='xla')\n"
         "    def __del__(self):\n"
         "        (self.x * 3 + 1).tolist()\n"
         "x, late = torch.ones(2, device='xla'), Late()\n"
-        "atexit.register(lambda: print((x * 5).tolist()))\n"
+        "atexit.register(lambda: print((x * 5).tolist()))\n",
+        PJRT_DEVICE="cpu",
     )
-    assert result.stdout == "[5.0, 5.0]\n"
+    assert result.stdout == "CPU False\n[5.0, 5.0]\n", result.stderr
     # PyTorch and Python have already removed objects that the last finalizers need, so these fail, and nothing else
     # does.
     assert result.returncode == 0, result.stderr
     assert "ending" in result.stderr or "shutting down" in result.stderr, result.stderr
 
 
-def test_no_garbage_is_collected_during_the_import_and_the_collector_is_left_as_it_was() -> None:
+def test_no_garbage_is_collected_during_the_import_and_the_collector_stays_enabled() -> None:
     result = python(
         "import gc, torch\n"
         "collected = []\n"
@@ -149,5 +147,3 @@ def test_no_garbage_is_collected_during_the_import_and_the_collector_is_left_as_
         "assert gc.isenabled()\n"
     )
     assert result.returncode == 0, result.stderr
-    disabled = python("import gc\ngc.disable()\nimport torch_xla\nassert not gc.isenabled()\n")
-    assert disabled.returncode == 0, disabled.stderr
