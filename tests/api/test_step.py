@@ -1,7 +1,5 @@
 """Ending a step: what runs, in which order, and what it costs when there is nothing to do."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -224,17 +222,3 @@ def test_callers_find_an_optimizer_step_that_was_replaced(monkeypatch: pytest.Mo
     optimizer = torch.optim.SGD([torch.ones(1, device="xla", requires_grad=True)], lr=1.0)
     xm.optimizer_step(optimizer)
     assert reduced == [optimizer]
-
-
-def test_closures_of_a_program_that_has_not_used_the_device_run() -> None:
-    code = (
-        "import torch_xla, torch_xla.core.xla_model as xm\n"
-        "torch_xla.sync()\n"
-        "assert not torch_xla._XLAC._xla_runtime_is_initialized()\n"
-        "xm.add_step_closure(print, args=('closure',))\n"
-        "torch_xla.sync()\n"
-        "xm.add_step_closure(print, args=('in the background',), run_async=True)\n"
-        "torch_xla.sync()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "closure\nin the background\n"

@@ -76,6 +76,42 @@ def test_the_peak_of_memory_begins_anew() -> None:
     assert torch.accelerator.max_memory_allocated() <= before - 4_000_000
 
 
+UNUSED = """
+import gc, torch
+collected = []
+gc.callbacks.append(lambda phase, info: collected.append(phase))
+import torch_xla
+assert len(collected) < 20, len(collected)
+assert gc.isenabled()
+
+with torch.profiler.profile() as taken:
+    torch.ones(3) + 1
+assert all(event.device_type == torch.autograd.DeviceType.CPU for event in taken.events())
+
+assert torch.xla.memory_allocated() == torch.xla.max_memory_reserved() == 0
+torch.xla.reset_peak_memory_stats()
+torch.xla.empty_cache()
+
+import torch_xla.core.xla_model as xm
+torch_xla.sync()
+assert not torch_xla._XLAC._xla_runtime_is_initialized() and not torch.xla.is_initialized()
+xm.add_step_closure(print, args=("closure",))
+torch_xla.sync()
+xm.add_step_closure(print, args=("in the background",), run_async=True)
+torch_xla.sync()
+
+torch.xla.init()
+assert torch.xla.is_initialized()
+"""
+
+
+def test_the_import_a_profile_questions_about_memory_and_step_closures_need_no_device() -> None:
+    """The import collects no garbage, none of these starts a client, and closures are called without one."""
+    done = subprocess.run([sys.executable, "-c", UNUSED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "closure\nin the background\n"
+
+
 @pytest.mark.slow
 def test_ordinals_that_come_into_use_later_have_the_seed_of_the_process() -> None:
     program = (

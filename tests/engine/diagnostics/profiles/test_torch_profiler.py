@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -167,18 +165,3 @@ def test_an_error_ends_the_profile() -> None:
         warnings.simplefilter("error")
         step()
     assert of_device(taken)
-
-
-UNUSED = """
-import torch, torch_xla
-from torch.profiler import profile
-with profile() as taken:
-    torch.ones(3) + 1
-assert not torch.xla.is_initialized()
-assert all(event.device_type == torch.autograd.DeviceType.CPU for event in taken.events())
-"""
-
-
-def test_a_program_of_the_cpu_starts_no_client() -> None:
-    done = subprocess.run([sys.executable, "-c", UNUSED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

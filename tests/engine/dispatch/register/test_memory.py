@@ -1,8 +1,6 @@
 """Memory statistics of `torch.xla` and `torch.accelerator`, by the names of CUDA programs."""
 
 import gc
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -86,19 +84,3 @@ def test_former_names_warn(old: str, new: str) -> None:
 def test_another_ordinal_is_refused() -> None:
     with pytest.raises(RuntimeError, match="xla:99 does not exist"):
         xla.memory_allocated(99)
-
-
-UNUSED = """
-import torch, torch_xla
-assert torch.xla.memory_allocated() == torch.xla.max_memory_reserved() == 0
-torch.xla.reset_peak_memory_stats()
-torch.xla.empty_cache()
-assert not torch.xla.is_initialized()
-torch.xla.init()
-assert torch.xla.is_initialized()
-"""
-
-
-def test_questions_start_no_client() -> None:
-    done = subprocess.run([sys.executable, "-c", UNUSED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
