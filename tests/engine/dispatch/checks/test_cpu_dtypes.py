@@ -189,3 +189,28 @@ def test_float8_with_complex_numbers_is_refused_in_the_words_of_the_cpu(name: st
             getattr(torch.ones(2, device=device).to(torch.float8_e5m2), name)(torch.ones(2, device=device) * 1j)
         said.append(str(caught.value))
     assert said[1] == said[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu])
+def test_forms_of_ldexp_that_write_refuse_float8_as_ldexp_does(dtype: torch.dtype) -> None:
+    def refusals(device: str) -> list[type]:
+        x, exponents = torch.ones(3, device=device).to(dtype), torch.ones(3, dtype=torch.int64, device=device)
+        calls: list[Callable[[], object]] = [
+            lambda: torch.ldexp(x, exponents),
+            lambda: x.ldexp_(exponents),
+            lambda: torch.ldexp(x, exponents, out=x),
+        ]
+        caught = []
+        for call in calls:
+            with pytest.raises(RuntimeError) as refused:
+                call()
+            caught.append(refused.type)
+        return caught
+
+    assert all(map(issubclass, refusals("xla"), refusals("cpu")))
+
+
+def test_forms_of_ldexp_that_write_accept_what_ldexp_accepts() -> None:
+    x, exponents = torch.tensor([1.5, 3.0], device="xla"), torch.tensor([2, 130], device="xla")
+    assert torch.ldexp(x, exponents, out=torch.empty(0, device="xla")).tolist() == [6.0, torch.inf]
+    assert x.ldexp_(exponents).tolist() == [6.0, torch.inf]
