@@ -32,6 +32,11 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
         index = _index(device)
         devices.device_at(index)  # it is in use from here on
+        return cls._of(index)
+
+    @classmethod
+    def _of(cls, index: int) -> "Stream":
+        devices.take_name()
         return super().__new__(cls, device=torch.device("xla", index))
 
     def synchronize(self) -> None:
@@ -140,13 +145,13 @@ class Event(torch.Event):
 
 
 def current_stream(device: Any = None) -> Stream:
-    """Return the one stream."""
-    return Stream(device)
+    """Return the one stream. Checkpoints of CPU programs ask for it too, so the device is not in use by that."""
+    return Stream._of(_index(device))
 
 
 def default_stream(device: Any = None) -> Stream:
     """Return the one stream."""
-    return Stream(device)
+    return current_stream(device)
 
 
 def set_stream(stream: Stream) -> None:
