@@ -34,6 +34,18 @@ def test_a_later_filter_of_the_program_changes_nothing() -> None:
     assert not shown
 
 
+def test_functions_that_are_decorated_later_add_no_filters() -> None:
+    unheard = quiet(UserWarning)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        unheard(say_nothing)()
+        count = len(warnings.filters)
+        for _ in range(3):
+            unheard(lambda: warnings.warn("of the function", UserWarning, stacklevel=1))()
+        assert len(warnings.filters) == count
+    assert not shown
+
+
 def test_other_categories_and_messages_are_shown() -> None:
     @quiet(FutureWarning, "of .* function")
     def say(category: type[Warning], text: str) -> None:

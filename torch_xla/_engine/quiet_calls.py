@@ -51,12 +51,14 @@ class _OnTheStack(_Unheard):
 
 
 def quiet(category: type[Warning] = Warning, message: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function so that its warnings of a category, and with a message that begins so, are not shown."""
+    """Decorate a function so that its warnings of a category, and with a message that begins so, are not shown.
+
+    Each call of `quiet` makes a filter that stays, so call it once for a module. Its result decorates many functions.
+    """
+    during = _OnTheStack("During", (Warning,), {"heard_not": category})
+    entry = _ignore(during, message)
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        during = _OnTheStack("During", (Warning,), {"heard_not": category})
-        entry = _ignore(during, message)
-
         @wraps(function)
         def quietly(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             _put_in_front(entry)

@@ -55,11 +55,15 @@ class _Inputs:
     constants: list[np.ndarray] = field(default_factory=list)
 
 
+# PyTorch copies its own structures in a way that it warns of.
+_without_deprecation = quiet(FutureWarning, ".*LeafSpec.*deprecated")
+
+
 def convert(program: ExportedProgram, options: Options, name: str = "forward") -> StableHLOModelBundle:
     """Return the program as a bundle with one function."""
-    # PyTorch copies its own structures in a way that it warns of.
-    decompose = quiet(FutureWarning, ".*LeafSpec.*deprecated")(program.run_decompositions)
-    lowered = decompose({**decompositions.table(), torch.ops.aten.view.default: copying_view})
+    lowered = _without_deprecation(program.run_decompositions)(
+        {**decompositions.table(), torch.ops.aten.view.default: copying_view}
+    )
     leave_out_checks(lowered.graph_module)
     read_by_strides(lowered.graph_module)
     module = with_composites(lowered.graph_module)

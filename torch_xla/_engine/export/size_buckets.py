@@ -190,6 +190,8 @@ _DRAWS = (
     "part outside of it, or put the module into evaluation mode"
 )
 
+_without_warnings = quiet(FutureWarning)
+
 
 def trace(
     function: Callable[..., object], args: Sequence[object], dims: Mapping[int, Collection[int]]
@@ -198,13 +200,12 @@ def trace(
     module = _Called(function)
     shapes = tuple({dim: torch.export.Dim.DYNAMIC for dim in dims.get(place, ())} for place in range(len(args)))
     there = tuple(arg.detach().to("xla") if isinstance(arg, torch.Tensor) else arg for arg in args)
-    unheard = quiet(FutureWarning)
-    found = unheard(torch.export.export)(module, there, dynamic_shapes=(shapes,), strict=False)
+    found = _without_warnings(torch.export.export)(module, there, dynamic_shapes=(shapes,), strict=False)
     for node in found.graph.nodes:  # decomposed attention may have another memory order (PyTorch 2.11)
         if node.target is aten.view.default:
             node.target = aten.reshape.default
     table = {**decompositions.table(), aten.view.default: exported.copying_view}
-    lowered = unheard(found.run_decompositions)(table)
+    lowered = _without_warnings(found.run_decompositions)(table)
     plain: Any = copy.deepcopy(lowered.graph_module)
     exported.read_by_strides(lowered.graph_module)
     graph = with_composites(lowered.graph_module)
