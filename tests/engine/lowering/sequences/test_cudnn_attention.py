@@ -21,6 +21,7 @@ from tests.support.rules import apply_rule
 from torch_xla._engine.compat.names import jax as private
 from torch_xla._engine.lowering.machinery import replica_axis
 from torch_xla._engine.lowering.sequences import cudnn_attention
+from torch_xla._engine.lowering.sequences.fused_attention import AttentionCall
 
 aten = torch.ops.aten
 FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
@@ -52,10 +53,8 @@ def calls(function: Callable[..., Any], *operands: jax.ShapeDtypeStruct) -> list
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_a_training_step_asks_for_the_forward_kernel_and_its_gradient(key_heads: int, dtype: Any) -> None:
     def step(grad: Any, query: Any, key: Any, value: Any) -> Any:
-        options = (None, 0.0, True, 0.25)
-        return cudnn_attention.attention(query, key, value, *options), cudnn_attention.gradients(
-            grad, query, key, value, *options, grad, grad
-        )
+        call = AttentionCall(query, key, value, is_causal=True, scale=0.25)
+        return cudnn_attention.attention(call), cudnn_attention.gradients(call, grad, grad, grad)
 
     operands = given(dtype=dtype), given(dtype=dtype), *[given(key_heads, dtype=dtype)] * 2
     shapes = jax.eval_shape(step, *operands)
@@ -74,7 +73,7 @@ def test_a_training_step_asks_for_the_forward_kernel_and_its_gradient(key_heads:
 
 @pytest.mark.usefixtures("gpu")
 def test_the_scale_is_that_of_the_features_where_none_is_given() -> None:
-    (call,) = calls(lambda *each: cudnn_attention.attention(*each, None, 0.0, False, None), *[given(features=64)] * 3)
+    (call,) = calls(lambda *each: cudnn_attention.attention(AttentionCall(*each)), *[given(features=64)] * 3)
     assert re.search(r"fmha_scale\\22: 0\.125,", call) and "NO_MASK" in call
 
 
@@ -101,10 +100,12 @@ def test_it_is_not_asked_for_what_it_cannot_do(name: str, monkeypatch: pytest.Mo
     query, others = given(rows=options["rows"], **form), given(**form)
     rest = [options[name] for name in ("bias", "dropout_p", "is_causal", "scale")]
     found: list[Any] = []
-    jax.eval_shape(lambda *each: found.append(cudnn_attention.attention(*each, *rest)), query, others, others)
-    jax.eval_shape(
-        lambda *each: found.append(cudnn_attention.gradients(*each, *rest, query, query)), query, query, others, others
-    )
+
+    def ask(*operands: Any) -> None:
+        call = AttentionCall(*operands, *rest)
+        found.extend([cudnn_attention.attention(call), cudnn_attention.gradients(call, *[operands[0]] * 3)])
+
+    jax.eval_shape(ask, query, others, others)
     assert found == [None, None]
 
 

@@ -14,6 +14,7 @@ import torch_xla
 from tests.support.topologies import needs_tpu_compiler
 from torch_xla._engine.lowering.sequences import flash_attention_on_tpu as flash
 from torch_xla._engine.lowering.sequences import packed_attention
+from torch_xla._engine.lowering.sequences.fused_attention import AttentionCall
 from torch_xla.debug import plan
 
 # Sizes of query, sizes of key and value, and whether each row sees only the columns up to its own.
@@ -38,8 +39,9 @@ def test_values_and_gradients_are_those_of_the_formula(case: tuple[tuple[int, ..
     gradients = torch.autograd.grad(expected, wide, grad.double())
     arrays = [np.asarray(each) for each in (query, key, value)]
     with pallas_tpu.force_tpu_interpret_mode(True), jax.default_matmul_precision("highest"):
-        output, log_sum = flash.forward(*map(jax.numpy.asarray, arrays), is_causal, 0.2)
-        found = flash.backward(np.asarray(grad), *map(jax.numpy.asarray, arrays), is_causal, 0.2, output, log_sum)
+        call = AttentionCall(*map(jax.numpy.asarray, arrays), is_causal=is_causal, scale=0.2)
+        output, log_sum = flash.forward(call)
+        found = flash.backward(call, jax.numpy.asarray(grad), output, log_sum)
     for one, other in zip((output, *found), (expected, *gradients), strict=True):
         np.testing.assert_allclose(one, other.detach().numpy(), rtol=2e-4, atol=2e-5)
 
@@ -113,7 +115,8 @@ def test_packed_sequences_see_themselves(case: tuple[list[int], list[int], int, 
     starts = [np.cumsum([0, *each]).astype(np.int32) for each in (lengths, of_keys)]
     arrays = [jax.numpy.asarray(each.numpy()) for each in given]
     with pallas_tpu.force_tpu_interpret_mode(True), jax.default_matmul_precision("highest"):
-        kernel = packed_attention._Kernel((arrays[0], arrays[1], arrays[2]), (starts[0], starts[1]), is_causal, 0.2)
+        call = AttentionCall(*map(packed_attention._packed, arrays[:3]), is_causal=is_causal, scale=0.2)
+        kernel = packed_attention._Kernel(call, starts[0], starts[1])
         output, log_sum = kernel.forward()
         found = kernel.backward(arrays[3], output, log_sum)
     assert (np.isneginf(log_sum) == sees_nothing.numpy()).all()

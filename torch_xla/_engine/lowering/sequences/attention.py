@@ -7,7 +7,7 @@ other.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from ..machinery.registry import lowers
 from ..machinery.replica_axis import target_in_use
 from ..random_numbers.random import chance, dropout_scale
 from . import cudnn_attention, flash_attention_on_tpu
+from .fused_attention import AttentionCall, FusedKernel
 
 aten = torch.ops.aten
 
@@ -31,42 +32,6 @@ SCORES_OF_A_BLOCK = 2**26
 # On each device of a TPU a block stays in the chip's own memory: 16 MiB of float32. It has rows enough for products.
 SCORES_OF_A_TPU = 2**22
 ROWS_OF_A_TPU = 128
-
-
-class FusedKernel(Protocol):
-    """A kernel that computes whole attention; each function returns `None` for operands that the kernel does not take.
-
-    The operands have the dimensions (batch, head, row, feature).
-    """
-
-    def attention(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None,
-        dropout_p: Any,
-        is_causal: bool,
-        scale: Any,
-        /,
-    ) -> tuple[jax.Array, jax.Array] | None:
-        """Return the output, and by (batch, head, row) the logarithm of the sum of the exponentials."""
-
-    def gradients(
-        self,
-        grad: jax.Array,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        bias: jax.Array | None,
-        dropout_p: Any,
-        is_causal: bool,
-        scale: Any,
-        output: jax.Array,
-        log_sum: jax.Array,
-        /,
-    ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
-        """Return the gradients of query, key and value; `output` and `log_sum` are the results of `attention`."""
 
 
 # The first that takes the operands computes the attention; without one, products and a softmax do.
@@ -172,12 +137,12 @@ def _log_sum(largest: jax.Array, total: jax.Array) -> jax.Array:
     return jnp.where(total == 0, jnp.inf, largest + jnp.log(total))[..., 0]
 
 
-def _grouped(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the operands with a batch dimension, and the query heads grouped by the head of the keys that they
-    share.
+def _grouped(call: AttentionCall, randomness: jax.Array) -> tuple[jax.Array, jax.Array | None, Attention]:
+    """Return the queries, the bias, and what all rows share.
+
+    They get a batch dimension, and the query heads are grouped by the head of the keys that they share.
     """
-    if query.ndim == 3:
-        query, key, value = query[None], key[None], value[None]
+    query, key, value = (each[None] if call.query.ndim == 3 else each for each in (call.query, call.key, call.value))
     batch, heads, rows, features = query.shape
     if key.shape[1] != value.shape[1] or heads % key.shape[1]:
         raise ValueError(
@@ -186,14 +151,11 @@ def _grouped(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Ar
         )
     query = query.reshape(batch, key.shape[1], heads // key.shape[1], rows, features)
     key, value = (jnp.broadcast_to(array, (batch, *array.shape[1:])) for array in (key, value))
-    return query, key, value
-
-
-def _grouped_bias(bias: jax.Array | None, query: jax.Array) -> jax.Array | None:
-    if bias is None:
-        return None
-    batch, heads, rows, columns = (1,) * (4 - bias.ndim) + bias.shape
-    return bias.reshape(batch, *((1, 1) if heads == 1 else query.shape[1:3]), rows, columns)
+    bias = call.bias
+    if bias is not None:
+        bias_batch, bias_heads, *scores = (1,) * (4 - bias.ndim) + bias.shape
+        bias = bias.reshape(bias_batch, *((1, 1) if bias_heads == 1 else query.shape[1:3]), *scores)
+    return query, bias, Attention(key, value, call.factor, call.is_causal, call.dropout_p, randomness)
 
 
 def _blocks(query: jax.Array, key: jax.Array) -> tuple[int, int]:
@@ -231,10 +193,6 @@ def _bias_in_blocks(bias: jax.Array | None, count: int, size: int) -> jax.Array 
     return _in_blocks(bias, count, size)
 
 
-def _scale(query: jax.Array, scale: Any) -> Any:
-    return 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
-
-
 @lowers(aten._scaled_dot_product_fused_attention_overrideable.default, random=True)
 def attention(
     query: jax.Array,
@@ -248,36 +206,25 @@ def attention(
     scale: Any = None,
     key: jax.Array,
 ) -> tuple[Any, ...]:
-    given = query, key_, value, attn_bias, dropout_p, is_causal, scale
-    fused = filter(None, (kernel.attention(*given) for kernel in KERNELS))
-    output, log_sum = next(fused, None) or _composed(query, key_, value, attn_bias, dropout_p, is_causal, scale, key)
+    call = AttentionCall(query, key_, value, attn_bias, dropout_p, is_causal, scale)
+    fused = filter(None, (kernel.attention(call) for kernel in KERNELS))
+    output, log_sum = next(fused, None) or _composed(call, key)
     words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
     return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
 
 
-def _composed(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    attn_bias: jax.Array | None,
-    dropout_p: Any,
-    is_causal: bool,
-    scale: Any,
-    randomness: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+def _composed(call: AttentionCall, randomness: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the output, and the logarithm of the sum of the exponentials, of products and a softmax."""
-    rows = _grouped(query, key, value)
-    bias = _grouped_bias(attn_bias, rows[0])
-    shared = Attention(*rows[1:], _scale(query, scale), is_causal, dropout_p, randomness)
-    count, size = _blocks(rows[0], shared.key)
+    query, bias, shared = _grouped(call, randomness)
+    count, size = _blocks(query, shared.key)
     if count == 1:
-        output, log_sum = shared.forward(rows[0], bias)
+        output, log_sum = shared.forward(query, bias)
     else:
-        blocks = jnp.arange(count), _in_blocks(rows[0], count, size), _bias_in_blocks(bias, count, size)
+        blocks = jnp.arange(count), _in_blocks(query, count, size), _bias_in_blocks(bias, count, size)
         output, log_sum = lax.map(lambda x: shared.forward(x[1], x[2], x[0] * size, x[0]), blocks)
-        output, log_sum = _from_blocks(output, query.shape[-2]), _from_blocks(log_sum, query.shape[-2])
-    output = output.reshape(*query.shape[:-1], value.shape[-1])
-    return output, log_sum.reshape(rows[0].shape[0], *query.shape[-3:-1])
+        output, log_sum = _from_blocks(output, query.shape[ROW]), _from_blocks(log_sum, query.shape[ROW])
+    output = output.reshape(*call.query.shape[:-1], call.value.shape[-1])
+    return output, log_sum.reshape(query.shape[0], *call.query.shape[-3:-1])
 
 
 @lowers(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
@@ -301,20 +248,18 @@ def attention_backward(
     *,
     scale: Any = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    given = grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale, out, logsumexp
+    call = AttentionCall(query, key, value, attn_bias, dropout_p, is_causal, scale)
     for kernel in KERNELS:
-        if (fused := kernel.gradients(*given)) is not None:
+        if (fused := kernel.gradients(call, grad_out, out, logsumexp)) is not None:
             return *fused, None
     # The seed and the offset are the two halves of the key that the forward computation drew with.
     halves = lax.bitcast_convert_type(jnp.stack([philox_seed, philox_offset]), np.uint32)
     randomness = jax.random.wrap_key_data(halves.reshape(4), impl="rbg")
-    rows = _grouped(query, key, value)
-    bias = _grouped_bias(attn_bias, rows[0])
-    shared = Attention(*rows[1:], _scale(query, scale), is_causal, dropout_p, randomness)
-    shape, features = rows[0].shape[:-1], value.shape[-1]
+    rows, bias, shared = _grouped(call, randomness)
+    shape, features = rows.shape[:-1], value.shape[-1]
     grad_out, out = grad_out.reshape(*shape, features), out.reshape(*shape, features)
-    operands = grad_out, rows[0], bias, out, logsumexp.reshape(shape)
-    count, size = _blocks(rows[0], shared.key)
+    operands = grad_out, rows, bias, out, logsumexp.reshape(shape)
+    count, size = _blocks(rows, shared.key)
     if count == 1:
         grad_query, grad_key, grad_value, grad_scores = shared.backward(*operands)
         grad_bias = None if bias is None else summed_to(grad_scores, bias.shape)

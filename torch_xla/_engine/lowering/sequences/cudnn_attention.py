@@ -4,87 +4,72 @@ It is asked for in half precision, without a mask and dropout, where one device 
 has a kernel for the sizes and the GPU; where it has none, the scores are computed.
 """
 
-import functools
-import math
-from typing import Any
+from dataclasses import replace
 
 import jax
 import numpy as np
 
 from ...compat.names import jax as private
 from ..machinery import replica_axis
+from .fused_attention import AttentionCall
 
 _NARROW = (np.dtype("bfloat16"), np.dtype(np.float16))
 
 
-def attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, is_causal: bool, scale: Any
-) -> tuple[jax.Array, jax.Array] | None:
+def attention(call: AttentionCall) -> tuple[jax.Array, jax.Array] | None:
     """Return the output, and by (batch, head, row) the logarithm of the sum of the exponentials; `None` without a
     kernel.
     """
-    if not _is_asked_for(query, key, bias, dropout_p, is_causal, scale):
+    if not _is_asked_for(call):
         return None
     try:
-        output, log_sum = _kernel(query, key, value, is_causal=is_causal, scale=scale)
+        return _kernel(call)
     except (NotImplementedError, RuntimeError, ValueError):  # how JAX says that there is none
         return None
-    return output, log_sum
 
 
 def gradients(
-    grad: jax.Array,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: Any,
-    dropout_p: Any,
-    is_causal: bool,
-    scale: Any,
-    output: jax.Array,
-    log_sum: jax.Array,
+    call: AttentionCall, grad: jax.Array, output: jax.Array, log_sum: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
     """Return the gradients of query, key and value; `None` without a kernel.
 
     They are computed from the operands. In one program with `attention` XLA runs the forward kernel once for both.
     """
-    if not _is_asked_for(query, key, bias, dropout_p, is_causal, scale):
+    if not _is_asked_for(call):
         return None
-    forward = functools.partial(_kernel, is_causal=is_causal, scale=scale)
+
+    def forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _kernel(replace(call, query=query, key=key, value=value))
+
     try:
-        _, pull, _ = jax.vjp(forward, query, key, value, has_aux=True)
+        _, pull, _ = jax.vjp(forward, call.query, call.key, call.value, has_aux=True)
         found: tuple[jax.Array, jax.Array, jax.Array] = pull(grad)
     except (NotImplementedError, RuntimeError, ValueError):
         return None
     return found
 
 
-def _is_asked_for(query: jax.Array, key: jax.Array, bias: Any, dropout_p: Any, is_causal: bool, scale: Any) -> bool:
+def _is_asked_for(call: AttentionCall) -> bool:
     target = replica_axis.target_in_use()
     return (
         target is not None
         and target.platform == "gpu"
         and target.mesh is None
-        and query.dtype in _NARROW
-        and query.ndim == 4
-        and bias is None
-        and isinstance(dropout_p, (int, float))
-        and dropout_p == 0
-        and (scale is None or isinstance(scale, (int, float)))
-        and (not is_causal or query.shape[2] == key.shape[2])
+        and call.query.dtype in _NARROW
+        and call.query.ndim == 4
+        and call.is_plain
+        and (not call.is_causal or call.query.shape[2] == call.key.shape[2])
     )
 
 
-def _kernel(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: Any
-) -> tuple[jax.Array, jax.Array]:
+def _kernel(call: AttentionCall) -> tuple[jax.Array, jax.Array]:
     masks = private.cudnn_masks
     found: tuple[jax.Array, jax.Array] = private.cudnn_attention(
-        query,
-        key,
-        value,
-        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
-        mask_type=masks.CAUSAL if is_causal else masks.NO_MASK,
+        call.query,
+        call.key,
+        call.value,
+        scale=call.factor,
+        mask_type=masks.CAUSAL if call.is_causal else masks.NO_MASK,
         qkv_layout="BNTH",
         return_residual=True,
     )

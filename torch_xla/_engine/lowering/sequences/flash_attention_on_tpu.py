@@ -4,9 +4,6 @@ It is asked for without a mask and dropout, where one device computes alone and 
 multiple of its blocks are padded; a causal mask or segments keep the padding out.
 """
 
-import math
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +12,7 @@ from jax import lax
 from ...compat.names import jax_flash_attention as kernels
 from ..machinery import replica_axis
 from ..machinery.product_precision import precision_of
+from .fused_attention import AttentionCall
 
 # The kernel's smallest block. Shorter sequences have few scores, which XLA computes as well.
 _SIDE = 128
@@ -25,42 +23,23 @@ _MOST_FEATURES = 256
 Segments = tuple[jax.Array, jax.Array]
 
 
-def attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, is_causal: bool, scale: Any
-) -> tuple[jax.Array, jax.Array] | None:
+def attention(call: AttentionCall) -> tuple[jax.Array, jax.Array] | None:
     """Return the output, and by (batch, head, row) the logarithm of the sum of the exponentials; `None` where the
     kernel does not apply.
     """
-    if not _is_asked_for(query, key, value, bias, dropout_p, scale):
-        return None
-    return forward(query, key, value, is_causal, scale)
+    return forward(call) if takes(call) else None
 
 
 def gradients(
-    grad: jax.Array,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: Any,
-    dropout_p: Any,
-    is_causal: bool,
-    scale: Any,
-    output: jax.Array,
-    log_sum: jax.Array,
+    call: AttentionCall, grad: jax.Array, output: jax.Array, log_sum: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
     """Return those of query, key and value, from the results of `attention`."""
-    if not _is_asked_for(query, key, value, bias, dropout_p, scale):
-        return None
-    return backward(grad, query, key, value, is_causal, scale, output, log_sum)
+    return backward(call, grad, output, log_sum) if takes(call) else None
 
 
-def _is_asked_for(query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, scale: Any) -> bool:
-    has_dropout = not isinstance(dropout_p, (int, float)) or dropout_p != 0
-    return bias is None and not has_dropout and takes(query, key, value, scale)
-
-
-def takes(query: jax.Array, key: jax.Array, value: jax.Array, scale: Any) -> bool:
-    """Return whether the kernel is there and takes such operands: (batch, head, row, feature)."""
+def takes(call: AttentionCall) -> bool:
+    """Return whether the kernel exists here and computes this attention."""
+    query, key, value = call.query, call.key, call.value
     target = replica_axis.target_in_use()
     return (
         target is not None
@@ -75,70 +54,50 @@ def takes(query: jax.Array, key: jax.Array, value: jax.Array, scale: Any) -> boo
         and query.shape[3] == key.shape[3] == value.shape[3] <= _MOST_FEATURES
         and key.shape[2] >= _LEAST_COLUMNS
         and query.shape[2] >= _SIDE
-        and (scale is None or isinstance(scale, (int, float)))
+        and call.is_plain
     )
 
 
-def forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: Any, segments: Segments | None = None
-) -> tuple[jax.Array, jax.Array]:
+def forward(call: AttentionCall, segments: Segments | None = None) -> tuple[jax.Array, jax.Array]:
     """Return the output and the logarithms, by the kernel. What it gives for a row that sees nothing has no meaning."""
-    rows = query.shape[2]
-    segments = _segments(query, key, is_causal) if segments is None else _padded_segments(segments)
-    query, key, value = _prepared(query, key, value)
+    rows = call.query.shape[2]
+    segments = _segments(call) if segments is None else _padded_segments(segments)
+    query, key, value = _prepared(call)
     with jax.enable_x64(False), precision_of((query,)):
-        output, total, largest = kernels.flash_attention(query, key, value, segments, is_causal, _scale(query, scale))
+        output, total, largest = kernels.flash_attention(
+            query, key, value, segments, call.is_causal, float(call.factor)
+        )
     log_sum = largest + jnp.log(total)
     return output[:, :, :rows], log_sum[:, :, :rows]
 
 
 def backward(
-    grad: jax.Array,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    is_causal: bool,
-    scale: Any,
-    output: jax.Array,
-    log_sum: jax.Array,
-    segments: Segments | None = None,
+    call: AttentionCall, grad: jax.Array, output: jax.Array, log_sum: jax.Array, segments: Segments | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of query, key and value, by the kernels. The logarithms must be finite."""
-    rows, columns = query.shape[2], key.shape[2]
-    key_shape, value_shape = key.shape, value.shape
-    segments = _segments(query, key, is_causal) if segments is None else _padded_segments(segments)
-    query, key, value = _prepared(query, key, value)
+    rows, columns = call.query.shape[2], call.key.shape[2]
+    segments = _segments(call) if segments is None else _padded_segments(segments)
+    operands = _prepared(call)
     grad, output = (_padded(each, 2) for each in (grad, output))
     # With the logarithm of the sum for the largest score the sum is 1.
     largest = _padded(log_sum.astype(np.float32), 2)
-    with jax.enable_x64(False), precision_of((query,)):
-        found = kernels.flash_attention_gradients(
-            grad,
-            query,
-            key,
-            value,
-            segments,
-            is_causal,
-            _scale(query, scale),
-            (output, jnp.ones_like(largest), largest),
+    residuals = output, jnp.ones_like(largest), largest
+    with jax.enable_x64(False), precision_of(operands[:1]):
+        grad_query, grad_key, grad_value = kernels.flash_attention_gradients(
+            grad, *operands, segments, call.is_causal, float(call.factor), residuals
         )
-    grad_query, grad_key, grad_value = found
     return (
         grad_query[:, :, :rows],
-        _of_shared_heads(grad_key[:, :, :columns], key_shape),
-        _of_shared_heads(grad_value[:, :, :columns], value_shape),
+        _of_shared_heads(grad_key[:, :, :columns], call.key.shape),
+        _of_shared_heads(grad_value[:, :, :columns], call.value.shape),
     )
 
 
-def _scale(query: jax.Array, scale: Any) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-
-
-def _prepared(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _prepared(call: AttentionCall) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the operands with padded lengths, and a head of keys and values for each of the query."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = (jnp.repeat(each, groups, axis=1) if groups > 1 else each for each in (key, value))
-    return _padded(query, 2), _padded(key, 2), _padded(value, 2)
+    groups = call.query.shape[1] // call.key.shape[1]
+    key, value = (jnp.repeat(each, groups, axis=1) if groups > 1 else each for each in (call.key, call.value))
+    return _padded(call.query, 2), _padded(key, 2), _padded(value, 2)
 
 
 def _of_shared_heads(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -155,12 +114,11 @@ def _padded_segments(segments: Segments) -> Segments:
     return _padded(rows, 1, -1), _padded(columns, 1, -2)
 
 
-def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> Segments | None:
+def _segments(call: AttentionCall) -> Segments | None:
     """Return segments that part the padding from the rest; none where there is none, or a causal mask hides it."""
-    rows, columns = query.shape[2], key.shape[2]
-    if columns % _SIDE == 0 or (is_causal and rows <= columns):
+    batch, rows, columns = call.query.shape[0], call.query.shape[2], call.key.shape[2]
+    if columns % _SIDE == 0 or (call.is_causal and rows <= columns):
         return None
-    batch = query.shape[0]
     own = lax.broadcasted_iota(np.int32, (batch, columns + -columns % _SIDE), 1) < columns
     return jnp.ones((batch, rows + -rows % _SIDE), np.int32), own.astype(np.int32)
 

@@ -5,6 +5,8 @@ A row attends to the keys of its own sequence, and among them to one interval, w
 values of the program: one program serves all divisions of the same total. `max_q` and `max_k` decide nothing.
 """
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from jax import lax
 
 from ..machinery.registry import lowers
 from . import flash_attention_on_tpu
+from .fused_attention import AttentionCall
 from .tiled_attention import SIDE, Tiles, Tiling, backward, forward
 
 aten = torch.ops.aten
@@ -80,8 +83,7 @@ def _sequences(cumulative: jax.Array, total: int) -> tuple[jax.Array, jax.Array]
 def _interval(
     queries: tuple[jax.Array, int],
     keys: tuple[jax.Array, jax.Array | None],
-    is_causal: bool,
-    window: tuple[int | None, int | None],
+    sides: tuple[int | None, int | None],
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return the first column of each row, the one behind its last, its own column, and its sequence.
 
@@ -96,8 +98,7 @@ def _interval(
     lengths = starts[1:] - starts[:-1] if used is None else used
     length = lengths.astype(np.int32)[sequence]
     own = place + length - (cumulative[1:] - cumulative[:-1])[sequence]
-    left, right = (None if each is None or each < 0 else int(each) for each in window)
-    right = 0 if is_causal else right
+    left, right = sides
     first = jnp.zeros_like(own) if left is None else jnp.maximum(own - left, 0)
     end = length if right is None else jnp.minimum(own + right + 1, length)
     return start + first, jnp.where(is_padding, start + first, start + end), start + own, sequence
@@ -118,100 +119,105 @@ def _from_pages(pages: jax.Array, table: jax.Array) -> jax.Array:
     return pages[table].reshape(count * length, *pages.shape[2:])
 
 
-def _tiles(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    cum_seq_q: jax.Array | None,
-    cum_seq_k: jax.Array | None,
-    is_causal: bool,
-    scale: object,
-    window: tuple[int | None, int | None],
-    seqused_k: jax.Array | None = None,
-    alibi_slopes: jax.Array | None = None,
-    block_table: jax.Array | None = None,
-) -> _Intervals:
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if cum_seq_q is None:  # sequences of one length: (batch, row, head, feature)
-        query, key, value = (jnp.swapaxes(each, 1, 2) for each in (query, key, value))
-        starts = (np.array([0, each.shape[2]], np.int32) for each in (query, key))
-        cum_seq_q, cum_seq_k = (jnp.asarray(each) for each in starts)
-        total, heads = query.shape[2], query.shape[1]
-    else:
-        if block_table is not None:
-            length = block_table.shape[1] * key.shape[1]
-            cum_seq_k = lax.iota(np.int32, block_table.shape[0] + 1) * np.int32(length)
-            key, value = (_from_pages(each, block_table) for each in (key, value))
-        total, heads = query.shape[0], query.shape[1]
-        query, key, value = (_packed(each) for each in (query, key, value))
-    assert cum_seq_k is not None
-    first, end, own, sequence = _interval((cum_seq_q, total), (cum_seq_k, seqused_k), is_causal, window)
-    bias = None
-    if alibi_slopes is not None:
-        slopes = alibi_slopes if alibi_slopes.ndim == 1 else alibi_slopes[sequence].T
-        bias = jnp.broadcast_to(slopes[:, None] if slopes.ndim == 1 else slopes, (heads, total)), own
-    return _Intervals((query, key, value), scale, (first, end), bias)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The operands and options that the attention and its gradient have in common.
+
+    Without `cum_seq_q` the sequences have one length, and the operands the dimensions (batch, row, head, feature).
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    cum_seq_q: jax.Array | None
+    cum_seq_k: jax.Array | None
+    is_causal: bool
+    scale: object
+    window: tuple[int | None, int | None]
+    seqused_k: jax.Array | None = None
+    alibi_slopes: jax.Array | None = None
+    block_table: jax.Array | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        return self.cum_seq_q is not None
+
+    @property
+    def sides(self) -> tuple[int | None, int | None]:
+        """Return how many columns before its own a row sees, and how many behind it; `None` for all."""
+        left, right = (None if each is None or each < 0 else int(each) for each in self.window)
+        return left, 0 if self.is_causal else right
+
+    def heads_first(self, array: jax.Array) -> jax.Array:
+        """Return rows of the operands' dimensions by (batch, head, row, feature)."""
+        return _packed(array) if self.is_packed else jnp.swapaxes(array, 1, 2)
+
+    def rows_first(self, array: jax.Array) -> jax.Array:
+        return _unpacked(array) if self.is_packed else jnp.swapaxes(array, 1, 2)
+
+    def tiles(self) -> _Intervals:
+        key, value, cum_seq_q, cum_seq_k = self.key, self.value, self.cum_seq_q, self.cum_seq_k
+        if self.block_table is not None:
+            length = self.block_table.shape[1] * key.shape[1]
+            cum_seq_k = lax.iota(np.int32, self.block_table.shape[0] + 1) * np.int32(length)
+            key, value = (_from_pages(each, self.block_table) for each in (key, value))
+        query, key, value = (self.heads_first(each) for each in (self.query, key, value))
+        heads, total = query.shape[1:3]
+        if cum_seq_q is None or cum_seq_k is None:
+            cum_seq_q, cum_seq_k = (jnp.asarray(np.array([0, each.shape[2]], np.int32)) for each in (query, key))
+        interval = _interval((cum_seq_q, total), (cum_seq_k, self.seqused_k), self.sides)
+        first, end, own, sequence = interval
+        bias = None
+        if self.alibi_slopes is not None:
+            slopes = self.alibi_slopes[:, None] if self.alibi_slopes.ndim == 1 else self.alibi_slopes[sequence].T
+            bias = jnp.broadcast_to(slopes, (heads, total)), own
+        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return _Intervals((query, key, value), scale, (first, end), bias)
+
+    def kernel(self) -> "_Kernel | None":
+        """Return the TPU's kernel if it computes this attention.
+
+        It has no windows. Its causal mask compares places among all rows and columns, which are those within a sequence
+        where queries and keys are divided alike: one tensor says both.
+        """
+        starts, of_keys = self.cum_seq_q, self.cum_seq_k
+        extras = self.seqused_k, self.alibi_slopes, self.block_table
+        if starts is None or of_keys is None or any(each is not None for each in extras):
+            return None
+        is_causal = self.sides == (None, 0)
+        if not is_causal and self.sides != (None, None):
+            return None
+        if is_causal and (starts is not of_keys or self.query.shape[0] != self.key.shape[0]):
+            return None
+        query, key, value = (_packed(each) for each in (self.query, self.key, self.value))
+        call = AttentionCall(query, key, value, is_causal=is_causal, scale=self.scale)
+        return _Kernel(call, starts, of_keys) if flash_attention_on_tpu.takes(call) else None
 
 
 class _Kernel:
     """The TPU's kernel for packed sequences, whose segments are the sequences."""
 
-    def __init__(
-        self,
-        operands: tuple[jax.Array, jax.Array, jax.Array],
-        cumulative: tuple[jax.Array, jax.Array],
-        is_causal: bool,
-        scale: object,
-    ) -> None:
-        query, key, value = (_packed(each) for each in operands)
-        self._options = query, key, value, is_causal, scale
-        (rows, _), (columns, _) = (
-            _sequences(starts.astype(np.int32), each.shape[2])
-            for starts, each in zip(cumulative, (query, key), strict=True)
-        )
-        count = cumulative[0].shape[0] - 1
-        lengths = cumulative[1][1:] - cumulative[1][:-1]
+    def __init__(self, call: AttentionCall, cum_seq_q: jax.Array, cum_seq_k: jax.Array) -> None:
+        self._call = call
+        rows, _ = _sequences(cum_seq_q.astype(np.int32), call.query.shape[2])
+        columns, _ = _sequences(cum_seq_k.astype(np.int32), call.key.shape[2])
+        count = cum_seq_q.shape[0] - 1
+        lengths = cum_seq_k[1:] - cum_seq_k[:-1]
         self._sees_nothing = (rows >= count) | (lengths[jnp.minimum(rows, count - 1)] == 0)
         # The padding behind the last sequence is a segment of rows that no column is in.
         self._segments = rows[None], jnp.where(columns >= count, np.int32(-1), columns)[None]
 
     def forward(self) -> tuple[jax.Array, jax.Array]:
         """Return the output by (row, head, feature) and the logarithms by (head, row)."""
-        output, log_sum = flash_attention_on_tpu.forward(*self._options, self._segments)
+        output, log_sum = flash_attention_on_tpu.forward(self._call, self._segments)
         output = jnp.where(self._sees_nothing[:, None], jnp.zeros((), output.dtype), output)
         return _unpacked(output), jnp.where(self._sees_nothing, -jnp.inf, log_sum)[0]
 
     def backward(self, grad: jax.Array, output: jax.Array, log_sum: jax.Array) -> tuple[jax.Array, ...]:
         """Return the gradients of query, key and value by (row, head, feature)."""
-        given = _packed(output), jnp.where(self._sees_nothing, np.float32(0), log_sum)[None]
-        found = flash_attention_on_tpu.backward(_packed(grad), *self._options, *given, self._segments)
+        finite = jnp.where(self._sees_nothing, np.float32(0), log_sum)[None]
+        found = flash_attention_on_tpu.backward(self._call, _packed(grad), _packed(output), finite, self._segments)
         return tuple(_unpacked(each) for each in found)
-
-
-def _kernel(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    cum_seq_q: jax.Array | None,
-    cum_seq_k: jax.Array | None,
-    is_causal: bool,
-    scale: object,
-    window: tuple[int | None, int | None],
-) -> _Kernel | None:
-    """Return the TPU's kernel if it computes this attention.
-
-    It has no windows. Its causal mask compares places among all rows and columns, which are those within a sequence
-    where queries and keys are divided alike: one tensor says both.
-    """
-    left, right = (None if each is None or each < 0 else int(each) for each in window)
-    is_causal = is_causal or right == 0
-    if cum_seq_q is None or cum_seq_k is None or left is not None or (right is not None and right > 0):
-        return None
-    if is_causal and (cum_seq_q is not cum_seq_k or query.shape[0] != key.shape[0]):
-        return None
-    if not flash_attention_on_tpu.takes(_packed(query), _packed(key), _packed(value), scale):
-        return None
-    return _Kernel((query, key, value), (cum_seq_q, cum_seq_k), is_causal, scale)
 
 
 @lowers(aten._flash_attention_forward.default)
@@ -235,16 +241,15 @@ def flash_attention(
     block_table: jax.Array | None = None,
     num_splits: int | None = None,
 ) -> tuple[jax.Array, ...]:
-    given = query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, (window_size_left, window_size_right)
-    kernel = _kernel(*given) if seqused_k is None and alibi_slopes is None and block_table is None else None
+    window = window_size_left, window_size_right
+    extras = seqused_k, alibi_slopes, block_table
+    call = _Call(query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window, *extras)
+    kernel = call.kernel()
     if kernel is not None:
         output, logarithm = kernel.forward()
     else:
-        output, logarithm, _ = forward(_tiles(*given, seqused_k, alibi_slopes, block_table))
-        if cum_seq_q is None:
-            output = jnp.swapaxes(output, 1, 2)
-        else:
-            output, logarithm = _unpacked(output), logarithm[0]
+        output, logarithm, _ = forward(call.tiles())
+        output, logarithm = call.rows_first(output), logarithm[0] if call.is_packed else logarithm
     state = jnp.zeros(2, np.uint64), jnp.zeros((), np.uint64)
     return output, logarithm.astype(np.float32), *state, jnp.zeros(0, query.dtype)
 
@@ -270,25 +275,25 @@ def flash_attention_backward(
     window_size_left: int | None = None,
     window_size_right: int | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    given = query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, (window_size_left, window_size_right)
-    kernel = _kernel(*given)
-    if kernel is not None:
-        grads = kernel.backward(grad_out, out, logsumexp)
-    else:
-        grads = _backward_in_tiles(_tiles(*given), cum_seq_q is not None, grad_out, out, logsumexp)
+    window = window_size_left, window_size_right
+    call = _Call(query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window)
+    kernel = call.kernel()
+    grads = (
+        kernel.backward(grad_out, out, logsumexp)
+        if kernel is not None
+        else _backward_in_tiles(call, grad_out, out, logsumexp)
+    )
     grad_query, grad_key, grad_value = (
         each.astype(of.dtype) for each, of in zip(grads, (query, key, value), strict=True)
     )
     return grad_query, grad_key, grad_value
 
 
-def _backward_in_tiles(
-    tiles: _Intervals, is_packed: bool, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array
-) -> tuple[jax.Array, ...]:
-    grad_out, out = (_packed(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in (grad_out, out))
+def _backward_in_tiles(call: _Call, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array) -> tuple[jax.Array, ...]:
+    tiles = call.tiles()
     if tiles.dtype == np.float64:
         logsumexp = forward(tiles)[1]  # PyTorch keeps it in float32
-    elif is_packed:
+    elif call.is_packed:
         logsumexp = logsumexp[None]
-    *grads, _ = backward(tiles, out, logsumexp, grad_out)
-    return tuple(_unpacked(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in grads)
+    *grads, _ = backward(tiles, call.heads_first(out), logsumexp, call.heads_first(grad_out))
+    return tuple(call.rows_first(each) for each in grads)
