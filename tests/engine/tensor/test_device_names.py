@@ -38,3 +38,17 @@ def test_where_pytorch_takes_an_ordinal_nothing_and_a_negative_number_mean_the_c
     current = device_names.index_of()
     assert {device_names.index_or_current(name) for name in (None, -1, "xla", torch.device("xla"))} == {current}
     assert [device_names.index_or_current(name) for name in (3, "xla:3", torch.device("xla:3"))] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("other", ["cpu", "cuda:0", torch.device("meta"), True, 1.5, [0]])
+def test_where_pytorch_takes_an_ordinal_what_is_no_xla_device_is_refused(other: object) -> None:
+    with pytest.raises(ValueError, match="^expected an xla device or its number, such as 'xla', 'xla:0' or 0, got "):
+        device_names.index_or_current(other)
+
+
+def test_a_device_that_does_not_exist_is_refused_once_a_client_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.zeros(1, device="xla").cpu()
+    with pytest.raises(RuntimeError, match="^xla:99 does not exist"):
+        device_names.index_in_use(99)
+    monkeypatch.setattr(device_names.platform, "is_started", lambda: False)
+    assert device_names.index_in_use(99) == 99

@@ -39,14 +39,24 @@ def index_of(device: Any = None) -> int:
 def index_or_current(device: Any = None) -> int:
     """Return the ordinal that `device` names where PyTorch takes one; nothing and a negative number mean the current.
 
-    Unlike `index_of`, as on CUDA.
+    Unlike `index_of`, as on CUDA. Raises a ValueError for a device of another type, and for what is no device.
     """
     if device is None:
         return current_index()
-    if isinstance(device, int):
+    if isinstance(device, int) and not isinstance(device, bool):
         return current_index() if device < 0 else device
-    index = torch.device(device).index
-    return current_index() if index is None else index
+    named = torch.device(device) if isinstance(device, str) else device
+    if not isinstance(named, torch.device) or named.type != "xla":
+        raise ValueError(f"expected an xla device or its number, such as 'xla', 'xla:0' or 0, got {device!r}")
+    return current_index() if named.index is None else named.index
+
+
+def index_in_use(device: Any = None) -> int:
+    """Return what `index_or_current` does, and refuse a device that does not exist once a client has started."""
+    index = index_or_current(device)
+    if platform.is_started():
+        device_at(index)
+    return index
 
 
 def real_names(names: Sequence[object] | None = None) -> list[str]:

@@ -23,12 +23,12 @@ def generator_of(index: int) -> Generator:
 
 def seed(seed: int, index: int) -> None:
     """Start the sequence of `seed` on one ordinal."""
-    generator_of(index).seed(seed)
+    generator_of(index).seed(int(seed))
 
 
 def seed_all(seed: int) -> None:
     """Seed every ordinal without starting a client."""
-    seed_devices(seed)
+    seed_devices(int(seed))
 
 
 def state_of(index: int) -> int:

@@ -61,6 +61,33 @@ def test_properties_have_what_trainers_ask_for() -> None:
     assert xla.ipc_collect() is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["current_stream", "default_stream", "device", "get_device_capability", "get_device_name", "get_device_properties",
+     "get_rng_state", "memory_allocated", "memory_stats", "mem_get_info", "reset_accumulated_memory_stats",
+     "reset_peak_memory_stats", "set_device", "synchronize", "Event", "Stream"],
+)  # fmt: skip
+def test_functions_of_the_module_take_devices_of_their_own_type_alone(name: str) -> None:
+    function = getattr(torch.xla, name)
+    (torch.ones(2, device="xla") + 1).cpu()
+    for device in (None, -1, 0, "xla", torch.device("xla", 0)):
+        function(device)
+    for device in ("cpu", "cuda:0", torch.device("meta")):
+        with pytest.raises(ValueError, match="expected an xla device"):
+            function(device)
+    with pytest.raises(RuntimeError, match="xla:99 does not exist"):
+        with_block = function(99)
+        with_block.__enter__()  # a block looks when it begins
+
+
+def test_functions_of_the_accelerator_refuse_a_device_that_does_not_exist() -> None:
+    (torch.ones(2, device="xla") + 1).cpu()
+    for function in (torch.accelerator.current_stream, torch.accelerator.get_device_capability):
+        function(0)
+        with pytest.raises(RuntimeError, match="xla:99 does not exist"):
+            function(99)
+
+
 def test_a_block_chooses_the_device_and_gives_it_back() -> None:
     x = torch.ones(2, device="xla")
     for block in (xla.device(0), xla.device("xla:0"), xla.device(None), xla.device(-1), xla.device_of(x)):

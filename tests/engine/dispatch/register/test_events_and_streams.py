@@ -159,3 +159,10 @@ def test_a_stream_or_an_event_makes_the_device_the_accelerator(make: Any, monkey
     make()
     assert torch.accelerator.current_accelerator() == torch.device("xla")
     assert torch.accelerator.is_available()
+
+
+@pytest.mark.parametrize("take", [torch.xla.set_stream, torch.xla.stream, torch.accelerator.set_stream])
+def test_what_is_no_stream_is_refused(take: Any) -> None:
+    take(torch.xla.current_stream())
+    with pytest.raises(TypeError, match=r"^torch.xla.(set_)?stream: expected a torch.Stream or None, got 3$"):
+        take(3)

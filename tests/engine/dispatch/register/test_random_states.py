@@ -85,3 +85,16 @@ def test_a_replayed_and_a_compiled_function_follow_the_seed() -> None:
         for _ in range(3):
             module.default_generators[0].manual_seed(11)
             assert torch.equal(function(x).cpu(), expected)
+
+
+@pytest.mark.parametrize("seed", [torch.xla.manual_seed, torch.xla.manual_seed_all])
+def test_a_seed_is_what_int_takes(seed: Any) -> None:
+    draws = []
+    for number in (7, 7.0, "7", torch.tensor(7)):
+        seed(number)
+        draws.append(torch.rand(3, device="xla").tolist())
+    assert draws == [draws[0]] * 4
+    with pytest.raises(TypeError):
+        seed(None)
+    with pytest.raises(ValueError):
+        seed("xla:0")

@@ -182,8 +182,8 @@ def get_device_name(device: object = None) -> str:
 
 
 def get_device_capability(device: object = None) -> tuple[int, int]:
-    """Return (0, 0): XLA devices have no such number."""
-    return 0, 0
+    """Return the compute capability of a CUDA device, (8, 0); others have none, which is (0, 0). Starts the client."""
+    return _compute_capability(devices.device_at(_index(device)).target.device) or (0, 0)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

@@ -12,6 +12,7 @@ from ...compat.names import torch as private
 from ...step import in_flight, is_capturing
 from ...step.sync import sync_device
 from ...tensor import device as devices
+from ...tensor.device_names import index_in_use
 from ...tensor.device_names import index_or_current as _index
 
 
@@ -146,7 +147,7 @@ class Event(torch.Event):
 
 def current_stream(device: Any = None) -> Stream:
     """Return the one stream. Checkpoints of CPU programs ask for it too, so the device is not in use by that."""
-    return Stream._of(_index(device))
+    return Stream._of(index_in_use(device))
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -156,12 +157,14 @@ def default_stream(device: Any = None) -> Stream:
 
 def set_stream(stream: Stream) -> None:
     """Do nothing: there is one stream."""
+    _check_stream("set_stream", stream)
 
 
 class StreamContext:
     """A `with` block in a stream: there is one."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
+        _check_stream("stream", stream)
         self.stream = stream
 
     def __enter__(self) -> torch.Stream | None:
@@ -174,6 +177,11 @@ class StreamContext:
 def stream(stream: torch.Stream | None) -> StreamContext:
     """Return a `with` block in that stream: there is one."""
     return StreamContext(stream)
+
+
+def _check_stream(called: str, stream: object) -> None:
+    if not isinstance(stream, torch.Stream | None):
+        raise TypeError(f"torch.xla.{called}: expected a torch.Stream or None, got {stream!r}")
 
 
 def stream_for(device: Any = None, **options: Any) -> Stream | None:

@@ -9,7 +9,7 @@ from ...metrics.human_units import size
 from ...runtime import device_memory, host_malloc, platform
 from ...runtime.device_memory import Usage
 from ...tensor import device as devices
-from ...tensor.device_names import index_or_current
+from ...tensor.device_names import index_in_use, index_or_current
 
 
 def usage_of(device: object = None) -> Usage:
@@ -72,7 +72,7 @@ def reset_peak_memory_stats(device: object = None) -> None:
 
 def reset_accumulated_memory_stats(device: object = None) -> None:
     """Do nothing: PJRT has no sums over time that could be reset."""
-    index_or_current(device)
+    index_in_use(device)
 
 
 def mem_get_info(device: object = None) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from ...dtypes import TO_JAX
 from ...runtime import host_malloc, platform, platform_selection
 from ...step.sync import sync_device
 from ...tensor import device as devices
+from ...tensor.device_names import index_in_use
 from .memory import MEMBERS as MEMORY
 
 
@@ -123,7 +124,12 @@ def _stream(index: int) -> torch.Stream:
     return found
 
 
+def _set_stream(stream: torch.Stream) -> None:
+    torch.get_device_module("xla").set_stream(stream)
+
+
 def _supported(index: int) -> dict[str, Any]:
+    index_in_use(index)
     return {"supported_dtypes": set(TO_JAX)}
 
 
@@ -141,7 +147,7 @@ _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "maybeExchangeDevice": (_exchange_device, lambda module, index: private.exchange_device(module, index, False)),
     "synchronizeDevice": (_synchronize, lambda module, index: module.synchronize(index)),
     "getStream": (_stream, lambda module, index: module.current_stream(index)),
-    "setStream": (lambda stream: None, lambda module, stream: module.set_stream(stream)),
+    "setStream": (_set_stream, lambda module, stream: module.set_stream(stream)),
     "getDeviceCapability": (_supported, _supported_elsewhere),
     "isAllocatorInitialized": (platform.is_started, lambda module: module.is_initialized()),
     "emptyCache": (host_malloc.release_memory, lambda module: module.empty_cache()),
