@@ -233,7 +233,7 @@ def main() -> None:
     if args.write and not args.batches:
         image = args.write.with_stem("_".join(filter(None, (args.write.stem, args.picture)))).with_suffix(".png")
         picture(tables, args.contestants.split(","), image)
-        title = " ".join(filter(None, ("## The tables in one picture", args.picture)))
+        title = "## The tables in one picture" + (f": {args.picture.replace('_', ' ')}" if args.picture else "")
         page.put(args.write, title, f"![Time of a step by model and contestant]({image.name})")
 
 
