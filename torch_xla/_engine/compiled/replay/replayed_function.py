@@ -44,8 +44,8 @@ MOST_WARNINGS = 20
 
 # The watched call that runs now, of the whole process. A watch sets trace functions, which are each thread's own, but
 # CPython 3.12 can crash where one thread sets them while another is traced. One `setdefault` takes the turn, so that no
-# interrupt can come between taking it and knowing of it.
-_turns: dict[str, object] = {}
+# interrupt can come between taking it and knowing of it. It is `[function]`, a new list for each call.
+_watched: dict[str, list["Replayed"]] = {}
 
 
 class _Kind:
@@ -123,9 +123,8 @@ class Replayed:
         self._function = function
         self.region = region
         self._kinds: dict[Any, _Arguments] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._why = "it was not called yet"
-        self._is_watched = False  # a call is being watched
 
     def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -150,7 +149,7 @@ class Replayed:
                 return self._recorded(args, kwargs)
             arguments = self._new_kind(call)
         kind = arguments.current
-        replay = kind.replay  # a collection of garbage may take it away (`_let_go`)
+        replay = kind.replay  # a collection of garbage may take it away (`_release_old_objects`)
         reason = replay.hindrance() if replay is not None else ""
         if replay is None or reason == OTHER_GRADIENTS:
             kind = arguments.look_at_gradients()
@@ -175,7 +174,7 @@ class Replayed:
         if kind.given_up:
             self._why = kind.given_up
             return self._recorded(args, kwargs)
-        return self._watched(arguments, kind, call, args, kwargs, reason)
+        return self._watch_if_alone(arguments, kind, call, args, kwargs, reason)
 
     def _recorded(self, args: Any, kwargs: Any) -> Any:
         with self.region.call(sys._getframe()):
@@ -201,45 +200,43 @@ class Replayed:
         kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
         if kind.worthless >= MOST_WORTHLESS:
             kind.give_up(f"what it sees changes too often, the last time {reason}")
-            self._tell(f"is recorded, not replayed: what it sees changes too often, this time {reason}")
+            self._warn(f"is recorded, not replayed: what it sees changes too often, this time {reason}")
         else:
-            self._tell(f"is recorded this time: {reason}")
+            self._warn(f"is recorded this time: {reason}")
 
     def _new_kind(self, call: Call) -> _Arguments:
         arguments = _Arguments(call, self._shows_numbers)
         kind = arguments.current
         if call.hindrance:
             kind.give_up(call.hindrance)
-            self._tell(f"is recorded, not replayed: {call.hindrance}")
+            self._warn(f"is recorded, not replayed: {call.hindrance}")
         elif len(self._kinds) >= MOST_KINDS:
             others = f"with other arguments than the first {MOST_KINDS} kinds"
             numbers = "Python numbers that change from call to call must be tensors"
-            self._tell(f"is recorded, not replayed, {others}: {numbers}")
+            self._warn(f"is recorded, not replayed, {others}: {numbers}")
             kind.give_up(f"it was called {others}: {numbers}")
             return arguments
         self._kinds[call.key] = arguments
         return arguments
 
-    def _watched(self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
+    def _watch_if_alone(
+        self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str
+    ) -> Any:
         reason = hindrance()
         if reason:
             self._why = reason
             return self._recorded(args, kwargs)
-        turn = object()
+        watched = [self]
         try:
-            if _turns.setdefault("turn", turn) is not turn:
+            if _watched.setdefault("call", watched) is not watched:
                 self._why = "another thread is in the middle of a call that is learnt from"
                 return self._recorded(args, kwargs)
-            self._is_watched = True
-            return self._watched_in_turn(arguments, kind, call, args, kwargs, ended_by)
+            return self._watch(arguments, kind, call, args, kwargs, ended_by)
         finally:
-            if _turns.get("turn") is turn:
-                self._is_watched = False
-                del _turns["turn"]
+            if _watched.get("call") is watched:
+                del _watched["call"]
 
-    def _watched_in_turn(
-        self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str
-    ) -> Any:
+    def _watch(self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         try:
@@ -274,13 +271,13 @@ class Replayed:
             facts.release()
         if kind.replay is None and kind.watched >= PATIENCE:
             kind.give_up(reason or "it takes too many calls until three are the same")
-            self._tell(f"is recorded, not replayed: {kind.given_up}")
+            self._warn(f"is recorded, not replayed: {kind.given_up}")
             arguments.forget()
         return result
 
-    def let_go_of_the_past(self) -> None:
-        """Drop objects that no replay reads; a recorded call finds them again."""
-        if not self._is_watched:
+    def release_old_objects(self) -> None:
+        """Release objects that no replay reads; a recorded call finds them again."""
+        if self not in _watched.get("call", ()):
             for arguments in list(self._kinds.values()):
                 arguments.forget()
 
@@ -298,10 +295,10 @@ class Replayed:
         )
         return f"{reason}; {rest}" if reason else rest
 
-    def _tell(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         # Once each: a step function is called a million times.
-        if what not in self._told and len(self._told) < MOST_WARNINGS:
-            self._told.add(what)
+        if what not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.add(what)
             warnings.warn(f"{self.region.name} {what}", stacklevel=4)
 
 
@@ -346,16 +343,16 @@ class ReplayedByItself(Replayed):
             return kind.given_up
         return super()._begin(kind, replay)
 
-    def let_go_of_the_past(self) -> None:
+    def release_old_objects(self) -> None:
         """End replays whose objects the function cannot reach any more: the replays held them."""
         if not self._running:
             for kind in [kind for arguments in self._kinds.values() for kind in arguments.kinds]:
                 if kind.replay is not None and not kind.replay.sees_the_same():
                     kind.replay = None
                     kind.watched = kind.learned = 0
-            super().let_go_of_the_past()
+            super().release_old_objects()
 
-    def _tell(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         """Do not warn: `why_recorded` gives the reason on request."""
 
 
@@ -364,14 +361,14 @@ _learning: "weakref.WeakSet[Replayed]" = weakref.WeakSet()
 
 def _note_garbage(function: Replayed) -> None:
     """Make `function` drop objects that it does not need at each full garbage collection."""
-    garbage_callback.after_full_collections(_let_go)
+    garbage_callback.after_full_collections(_release_old_objects)
     _learning.add(function)
 
 
-def _let_go() -> None:
+def _release_old_objects() -> None:
     """Drop objects of replays, so that a deleted model's memory is free after a garbage collection."""
     for function in list(_learning):
-        function.let_go_of_the_past()
+        function.release_old_objects()
 
 
 def _onlooker() -> str:
