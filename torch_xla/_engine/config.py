@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 # The variables that are set, where possible as the dictionary that `os` keeps: `os.environ` raises and catches for each
@@ -135,9 +136,18 @@ def torchrun() -> Torchrun | None:
     )
 
 
+def torchrun_folder() -> Path | None:
+    """TORCHELASTIC_ERROR_FILE: a file that this process may write, in `attempt_N/LOCAL_RANK/`.
+
+    Returns the folder above: `torchrun` keeps it for all attempts.
+    """
+    parents = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parents
+    return parents[2] if len(parents) > 2 and parents[1].name.startswith("attempt_") else None
+
+
 def restart_count() -> int:
-    """TORCHELASTIC_RESTART_COUNT: how often `torchrun` has started this process again."""
-    return _integer("TORCHELASTIC_RESTART_COUNT", "0")
+    """TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT: how often `torchrun` or Slurm has started this process again."""
+    return _integer("TORCHELASTIC_RESTART_COUNT", "0") + _integer("SLURM_RESTART_COUNT", "0")
 
 
 def master_address() -> str:

@@ -14,9 +14,10 @@ def goodput() -> Goodput:
 
     Each second is in one account of `seconds`: `compile`, `input` (waiting for a batch of `MpDeviceLoader`), `step`,
     `communication` (the host waits for other processes), `checkpoint`, `recovery` (a process that was started again,
-    until its first program; restoring a checkpoint), `idle`. `fraction` is the share of `step`. Time that no account
-    names is `step` if operations were recorded or the device worked in that second, and else `idle`; name other
-    work with `account`. The logger "torch_xla.goodput" writes a line a minute, at level INFO.
+    until its first step has ended; restoring a checkpoint), `idle`. `fraction` is the share of `step`. Time that no
+    account names is `step` if operations were recorded or the device worked in that second, and else `idle`; name other
+    work with `account`. A process that `torchrun` started again counts from the last second of the process before it.
+    The logger "torch_xla.goodput" writes a line a minute, at level INFO.
 
     >>> import torch_xla
     >>> before = torch_xla.debug.goodput()

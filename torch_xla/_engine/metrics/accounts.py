@@ -2,7 +2,7 @@
 
 `with spent(INPUT):` books the time of a block. Blocks may be nested, and the time of the inner one is not booked on the
 outer one. Time outside all blocks stays open until `settle` books it: the caller knows whether the device worked then.
-So the sum of the accounts and of the open time is always the time since the start.
+So the sum of the accounts and of the open time is always the time since the start, with what `add` put before it.
 
 Only the main thread is booked: the threads beside it work at the same time. A step costs two clock reads for each block
 that it enters, and nothing else.
@@ -55,6 +55,11 @@ class Ledger:
         with self._lock:
             self._book(now)
             self._blocks.pop()
+
+    def add(self, account: str, seconds: float) -> None:
+        """Book time from before the start."""
+        with self._lock:
+            self._seconds[account] += seconds
 
     def settle(self, account: str, now: float) -> dict[str, float]:
         """Book the open time on this account, and return the seconds of all accounts up to `now`."""

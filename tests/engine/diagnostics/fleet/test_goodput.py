@@ -110,17 +110,12 @@ def test_a_slow_step_is_a_step_in_each_way_of_running() -> None:
         assert sorted(steps)[1] >= 0.03, run
 
 
-def test_a_process_that_was_started_again_recovers_until_its_first_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goodput, "_has_run", False)
-    monkeypatch.setattr(goodput._started_programs, "value", 0)
-    monkeypatch.setattr(goodput.devices, "existing_devices", list)
-    monkeypatch.setattr(goodput, "_is_busy", lambda: False)
-    goodput._open_account()
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    assert goodput._open_account() == accounts.RECOVERY
-    monkeypatch.setattr(goodput._started_programs, "value", 1)
-    assert goodput._open_account() == accounts.STEP
+def test_the_start_of_a_process_is_idle_and_not_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodput, "_restart", None)
+    monkeypatch.setattr(goodput, "_progress", (0, 0, 0))
     assert goodput._open_account() == accounts.IDLE
+    steps()
+    assert goodput._open_account() == accounts.STEP
 
 
 def test_a_minute_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ... import config
 from ...atomic import lock
 from ...metrics import accounts, counters
 from ...step import in_flight
 from ...tensor import device as devices
+from .restarts import Restart
 
 logger = logging.getLogger("torch_xla.goodput")
 
@@ -32,7 +32,8 @@ _ended_steps = counters.counter("MarkStep")
 class Goodput:
     """Where the time of this process went since the import of `torch_xla`, or between two readings (`after - before`).
 
-    `seconds` has every account, and their sum is `total`. `steps` counts the ends of steps.
+    In a process that `torchrun` started again, since the process before it was last alive. `seconds` has every account,
+    and their sum is `total`. `steps` counts the ends of steps.
     """
 
     seconds: dict[str, float]
@@ -78,8 +79,8 @@ class _Steps:
 
 
 _steps = _Steps()
-_progress: tuple[int, ...] = ()
-_has_run = False
+_progress = (0, 0, 0)
+_restart: Restart | None = None  # read at the first reading
 _lock = lock()
 _ticking = 0  # the process whose thread ticks
 # Called every minute, after the line of the log, with what the last minute took.
@@ -94,20 +95,17 @@ def read() -> Goodput:
 
 def _open_account() -> str:
     """Return the account of the time since the last call that nothing has booked."""
-    global _progress, _has_run
-    now = (
-        _started_programs.value,
-        _ended_steps.value,
-        *(len(device.tape.code) for device in devices.existing_devices()),
-    )
-    worked = now != _progress
-    _progress = now
-    if worked and now[0]:
-        _has_run = True
-    if worked or _is_busy():
-        return accounts.STEP
-    # A process that was started again has lost the time until it computes.
-    return accounts.RECOVERY if not _has_run and config.restart_count() else accounts.IDLE
+    global _progress, _restart
+    recorded = sum(len(device.tape.code) for device in devices.existing_devices())
+    now = _started_programs.value, _ended_steps.value, recorded
+    worked, _progress = now != _progress, now
+    if _restart is None:
+        _restart = Restart(time.time() - (time.perf_counter() - accounts.ledger.began))
+        accounts.ledger.add(accounts.RECOVERY, _restart.missing)
+        return accounts.RECOVERY if _restart.is_recovering else accounts.IDLE  # it was starting
+    if _restart.recovers():
+        return accounts.RECOVERY
+    return accounts.STEP if worked or _is_busy() else accounts.IDLE
 
 
 def _is_busy() -> bool:
@@ -133,6 +131,8 @@ def apply_settings() -> None:
 def _tick() -> None:
     last, due = read(), time.monotonic() + MINUTE
     while True:
+        if _restart is not None:
+            _restart.give_sign()
         time.sleep(TICK)
         now = read()
         if time.monotonic() >= due:
