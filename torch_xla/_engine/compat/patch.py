@@ -62,6 +62,18 @@ class Patch:
         self.in_force = False
 
 
+def each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str, Patch]:
+    """Return patches of several attributes of one owner, by their names without the underscores around them.
+
+    `tests` has the attributes, with spaces between them, by the test that fails without each.
+    """
+    return {
+        name.removeprefix("_accelerator_").strip("_"): Patch(f"{owner}.{name}", why=why, until=until, test=test)
+        for test, names in tests.items()
+        for name in names.split()
+    }
+
+
 def owner_of(path: str) -> tuple[Any, str]:
     """Return the owner of an attribute, and the attribute's name. A function may have the name of its module."""
     *owners, name = path.split(".")

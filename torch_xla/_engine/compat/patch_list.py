@@ -10,7 +10,7 @@ test fail; `docs/patches.md` is written from this list.
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint  # noqa: F401
 
-from .patch import Patch, Written
+from .patch import Patch, Written, each
 
 # Files of tests, below `tests/`.
 _TORCH_PATCHES = "engine/dispatch/register/test_torch_patches.py"
@@ -27,20 +27,6 @@ _PROCESS_GROUP = "engine/distributed/test_process_group.py"
 _TORCH_PROFILER = "engine/diagnostics/profiles/test_torch_profiler.py"
 _TORCH = "engine/compat/names/test_torch.py"
 _DISTRIBUTED_TENSORS = "api/distributed/test_distributed_tensors.py::test_distributed_tensors_on_a_mesh"
-_GARBAGE_CALLBACK = "engine/compat/patches/test_garbage_callback.py"
-
-
-def _each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str, Patch]:
-    """Return patches of several attributes of one owner, by their names without the underscores around them.
-
-    `tests` has the attributes, with spaces between them, by the test that fails without each.
-    """
-    return {
-        name.removeprefix("_accelerator_").strip("_"): Patch(f"{owner}.{name}", why=why, until=until, test=test)
-        for test, names in tests.items()
-        for name in names.split()
-    }
-
 
 is_xla = Patch(
     "torch.Tensor.is_xla",
@@ -48,7 +34,7 @@ is_xla = Patch(
     until="It compares with the name of PrivateUse1.",
     test=_TORCH_PATCHES + "::test_tensors_and_modules_move_by_a_method_of_the_name",
 )
-tensor_xla, module_xla = _each(
+tensor_xla, module_xla = each(
     "torch",
     why="Each device has such a method (`.cuda()`); PyTorch makes none of this name, because `is_xla` exists.",
     until="`generate_methods_for_privateuse1_backend` accepts the name.",
@@ -60,7 +46,7 @@ module_apply = Patch(
     until="`Module.to` keeps Parameter objects between unlike devices.",
     test=_NN_MODULES + "::test_an_optimizer_made_before_the_move_trains_the_moved_parameters",
 )
-storage_methods = _each(
+storage_methods = each(
     "torch.UntypedStorage",
     why="PyTorch's methods use memory of the host, and a storage on `xla` has none.",
     until="A backend in Python can give the methods of its storages.",
@@ -91,7 +77,7 @@ data_ptr = Patch(
     until="A backend in Python can give the addresses of its tensors.",
     test=_UNTYPED_STORAGES + "::test_addresses_tell_memory_apart_and_follow_offsets",
 )
-deepcopy, reduce_ex = _each(
+deepcopy, reduce_ex = each(
     "torch.Tensor",
     why=(
         'PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: '
@@ -103,7 +89,7 @@ deepcopy, reduce_ex = _each(
         "engine/tensor/test_serialization.py::test_a_saved_dictionary_comes_back_as_it_was": "_reduce_ex_internal",
     },
 ).values()
-saving_scripts = _each(
+saving_scripts = each(
     "torch._C",
     why="PyTorch's C++ writes the memory of a script's tensors.",
     until="TorchScript asks a backend in Python for the bytes of a tensor.",
@@ -156,7 +142,7 @@ asarray = Patch(
     until="A backend can make tensors of capsules.",
     test=_DLPACK_PROTOCOL + "::test_asarray_finds_the_tensor_behind_a_capsule",
 )
-checkpoint_frame, detach_variable = _each(
+checkpoint_frame, detach_variable = each(
     "torch.utils.checkpoint",
     why=(
         "The whole step is one program, in which XLA would merge what a checkpoint computes again with what "
@@ -182,7 +168,7 @@ new_tensor = Patch(
     until="`new_tensor` uses the ordinal of the tensor.",
     test="engine/dispatch/test_ordinals.py::test_four_devices",
 )
-pin_memory, is_pinned = _each(
+pin_memory, is_pinned = each(
     "torch.Tensor",
     why="PyTorch asks the accelerator for pinned memory, also in programs that never use `xla`.",
     until="A backend in Python can give its allocator of pinned memory.",
@@ -196,7 +182,7 @@ record_stream = Patch(
     until="`record_stream` is an operator that a backend in Python can register with its streams.",
     test=_TORCH_PATCHES + "::test_memory_belongs_to_the_one_stream",
 )
-calls_for_elements = _each(
+calls_for_elements = each(
     "torch.Tensor",
     why="PyTorch calls a Python function for each element in the memory of the host only.",
     until="These methods are operators.",
@@ -221,7 +207,7 @@ first_momentum = Patch(
     until="SGD fills its momentum with zeros when it is made, as other optimizers do.",
     test="engine/dispatch/test_optimizer_state_init.py::test_all_steps_are_one_program",
 )
-multi_tensor_adam, multi_tensor_sgd = _each(
+multi_tensor_adam, multi_tensor_sgd = each(
     "torch.optim",
     why="PyTorch calls up to fifteen operators on lists of all parameters, and each is recorded, which costs the host.",
     until="The fused implementation is the default.",
@@ -233,7 +219,7 @@ library_impl = Patch(
     until="The name of PrivateUse1 is a name of its key.",
     test=_TORCH_PATCHES + "::test_an_implementation_for_xla_is_called",
 )
-default_dtype = _each(
+default_dtype = each(
     "torch._C",
     why="A recorded call may depend on the default dtype, and reading it at every call would cost more.",
     until="PyTorch tells listeners of a change of the default dtype.",
@@ -243,7 +229,7 @@ default_dtype = _each(
         ),
     },
 )
-accelerator = _each(
+accelerator = each(
     "torch._C",
     why="PyTorch takes a backend in Python for the accelerator from its import on, and asks hooks in C++.",
     until="A backend in Python has accelerator hooks, and is the accelerator from its first use on.",
@@ -281,7 +267,7 @@ accelerator_graph = Patch(
     until="A backend in Python can give its class of graphs.",
     test="engine/dispatch/register/test_graphs.py::test_a_graph_of_the_accelerator",
 )
-accelerator_or_host, data_parallel_type = _each(
+accelerator_or_host, data_parallel_type = each(
     "torch",
     why="Process groups, FSDP and `DataParallel` ask for the accelerator, also in programs that never use `xla`.",
     until="A backend in Python is the accelerator from its first use on.",
@@ -311,7 +297,7 @@ hooks_of_nodes = Patch(
     until="The hooks of a node can be read.",
     test=_AUTOGRAD_OBSERVERS + "::test_hooks_of_nodes_are_counted_and_work",
 )
-told_attributes = _each(
+told_attributes = each(
     "torch.Tensor",
     why="A replay does not compare these attributes of a tensor. A listener that is registered is told of each read.",
     until="PyTorch tells a `TorchFunctionMode` of reads of these attributes.",
@@ -321,7 +307,7 @@ told_attributes = _each(
         ),
     },
 )
-enter_dual_level, exit_dual_level = _each(
+enter_dual_level, exit_dual_level = each(
     "torch.autograd.forward_ad",
     why="Composite operators with a rule have no forward-mode derivative: they are decomposed while one is computed.",
     until="A composite operator may have a kernel and keep its derivatives.",
@@ -351,6 +337,12 @@ precompiled = Patch(
     until="A device can have a default backend of its own.",
     test="engine/compiled/dynamo/test_install.py::test_a_precompiled_function_keeps_its_graph",
 )
+saved_tensor_guard = Patch(
+    "torch._dynamo.guards.GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS",
+    why="It adds a guard in Python to each graph, and C++ drops what that raises, so an interrupt would be lost.",
+    until="The guard is in C++, or C++ passes on what a guard raises.",
+    test="engine/compat/names/test_torch_dynamo_guards.py::test_an_interrupt_while_guards_are_checked_is_raised",
+)
 wrap_tensor = Patch(
     "torch._dynamo.variables.builder.VariableBuilder.wrap_tensor",
     why="Dynamo guards the parts of a `DTensor`, and would guard nothing of one that shows memory of its own.",
@@ -363,7 +355,7 @@ result_as_constant = Patch(
     until="Dynamo guards the code and the closure of such arguments.",
     test="engine/interop/test_jax_functions.py::test_functions_that_one_factory_made_are_two_to_a_graph",
 )
-wrap_for_grad, wrap_for_vmap = _each(
+wrap_for_grad, wrap_for_vmap = each(
     "torch._functorch",
     why="In the body of a loop, transforms of `torch.func` must wrap the replacement of a captured tensor.",
     until="A mode sees the arguments of a transform.",
@@ -373,7 +365,7 @@ wrap_for_grad, wrap_for_vmap = _each(
         ),
     },
 ).values()
-mesh_init, mesh_group, mesh_local_rank, mesh_rank = _each(
+mesh_init, mesh_group, mesh_local_rank, mesh_rank = each(
     "torch.distributed.device_mesh",
     why=(
         'A mesh of "xla" devices in one process has no process groups, and the process has several places in '
@@ -382,7 +374,7 @@ mesh_init, mesh_group, mesh_local_rank, mesh_rank = _each(
     until="`DeviceMesh` knows meshes of several devices in one process.",
     tests={_DISTRIBUTED_TENSORS: "DeviceMesh.__init__ DeviceMesh.get_group DeviceMesh.get_local_rank get_rank"},
 ).values()
-dtensor_constructor, from_local = _each(
+dtensor_constructor, from_local = each(
     "torch.distributed.tensor",
     why="`torch.distributed.tensor.zeros` and the like make parts, where XLA divides the whole.",
     until="A mesh can make the tensors that are divided over it.",
@@ -407,7 +399,7 @@ total_norm = Patch(
     until="PyTorch asks a subclass of `Tensor` for its norm there.",
     test="engine/distributed/fsdp/test_fsdp_unit.py::test_a_norm_of_gradients_is_that_of_all_parts",
 )
-reducer, hook_of_reducer, builtin_hook_of_reducer = _each(
+reducer, hook_of_reducer, builtin_hook_of_reducer = each(
     "torch.distributed",
     why="`DistributedDataParallel` reduces gradients in C++, not on `xla`, and gives hooks to its own reducer only.",
     until="A process group can bring its reducer.",
@@ -430,7 +422,7 @@ batch_isend_irecv = Patch(
     until="PyTorch calls `_start_coalescing` of process groups in Python.",
     test=_PROCESS_GROUP + "::test_objects_groups_and_messages_arrive",
 )
-profiler = _each(
+profiler = each(
     "torch.autograd.profiler.profile",
     why="PyTorch's profiler takes the events of a device from libraries in C++ only.",
     until="A backend in Python can give the profiler its events.",
@@ -495,6 +487,6 @@ WRITTEN = [
         what="JAX's entry in `gc.callbacks`",
         why="Python drops an exception of a callback written in Python, so an interrupt would be lost.",
         until="JAX's callback is a C function.",
-        test=_GARBAGE_CALLBACK + "::test_an_interrupt_during_a_collection_is_raised_behind_it",
+        test="engine/compat/patches/test_garbage_callback.py::test_an_interrupt_during_a_collection_is_raised_behind_it",
     ),
 ]

@@ -15,6 +15,7 @@ from ...compat.names.torch_dynamo import (
     never_trace,
     register_backend,
 )
+from ...compat.names.torch_dynamo_guards import keep_interrupts
 from ...tensor import seeds
 from ...tensor.device import current_index
 from .backend import compile_unsaved
@@ -28,6 +29,7 @@ def register(names: Sequence[str]) -> None:
     for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
         never_trace(package)
     guard_distributed()
+    keep_interrupts()
     guard_arguments_of_constants()
     draw_again(_random_state, _restore_random_state)
     for name in names:
