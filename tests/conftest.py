@@ -19,7 +19,7 @@ from tests.support import compiler, failures, limits, workers
 from torch_xla._engine import precision
 from torch_xla._engine.compat.names.torch import product_precision
 from torch_xla._engine.compile import program_cache
-from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.disk import cache_folder
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
 from torch_xla._engine.processes import spmd_mode
@@ -133,7 +133,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, cache_key: str) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", cache_key)
-    disk_cache.choose(None)
+    cache_folder.choose(None)
 
 
 @pytest.fixture(autouse=True)

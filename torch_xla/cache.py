@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ._engine import metrics, runtime
-from ._engine.compile.disk import bundle, disk_cache
+from ._engine.compile.disk import bundle, cache_folder, disk_cache
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def statistics() -> Statistics:
     >>> found.hits >= 0 and found.bytes >= 0
     True
     """
-    place = disk_cache.folder()
-    held = [header for _, header in disk_cache.headers(place)] if place is not None and place.is_dir() else []
+    place = cache_folder.folder()
+    held = [header for _, header in cache_folder.headers(place)] if place is not None and place.is_dir() else []
     return Statistics(
         place,
         len(held),
-        disk_cache.size_of(place) if place is not None and place.is_dir() else 0,
+        cache_folder.size_of(place) if place is not None and place.is_dir() else 0,
         sum(header.seconds for header in held),
         *(metrics.counter_value(f"PersistentCache{name}") or 0 for name in ("Hit", "Miss", "Write")),
     )
@@ -121,13 +121,13 @@ def clear() -> None:
     >>> torch_xla.cache.statistics().executables
     0
     """
-    place = disk_cache.folder()
+    place = cache_folder.folder()
     if place is not None and place.is_dir():
-        disk_cache.clear(place)
+        cache_folder.clear(place)
 
 
 def _folder() -> Path:
-    place = disk_cache.folder()
+    place = cache_folder.folder()
     if place is None:
         raise RuntimeError("no programs are kept on disk: XLA_PERSISTENT_CACHE_PATH is empty; set it to a folder")
     return place

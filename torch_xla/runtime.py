@@ -7,7 +7,7 @@ program of one process, `world_size()` is 1 and every ordinal is 0. Only functio
 from ._engine import planning, processes, runtime, sharding, tensor
 from ._engine.compat.names.torch import constant_in_graphs
 from ._engine.compile import program_cache
-from ._engine.compile.disk import disk_cache
+from ._engine.compile.disk import cache_folder
 from ._engine.step import clear_schedules
 
 
@@ -214,7 +214,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     >>> import tempfile, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp(), readonly=False)
     """
-    disk_cache.choose(path, readonly)
+    cache_folder.choose(path, readonly)
 
 
 def clear_computation_cache() -> None:

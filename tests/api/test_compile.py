@@ -10,7 +10,7 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.disk import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +158,7 @@ def test_options_of_the_compiler_make_a_program_another(monkeypatch: pytest.Monk
     fast = torch_xla.compile(lambda: (x.sin() * 17.25).tolist(), custom_compile_options=FAST)
     plain = torch_xla.compile(lambda: (x.sin() * 17.25).tolist())
     with monkeypatch.context() as patch:
-        patch.setattr(disk_cache, "folder", lambda: None)
+        patch.setattr(cache_folder, "folder", lambda: None)
         assert compiled(plain) == 1 and not any(options and FAST.items() <= options.items() for options in seen)
         assert compiled(fast) == 1 and FAST.items() <= seen[-1].items()
         assert compiled(plain) == compiled(fast) == 0

@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
-from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.disk import cache_folder, disk_cache
 from torch_xla._engine.compile.stages import stage_cuts, staged_program
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
@@ -137,7 +137,7 @@ def layers_of_a_region_are_compiled_once_and_kept() -> None:
     for weight in weights:
         whole = (whole.sin() @ weight).cos() * 0.5 + whole
     with tempfile.TemporaryDirectory() as folder:
-        disk_cache.choose(folder)
+        cache_folder.choose(folder)
         for _ in range(2):
             clear_schedules()
             staged_program._executables.clear()
@@ -150,7 +150,7 @@ def layers_of_a_region_are_compiled_once_and_kept() -> None:
             found.append([after - earlier for after, earlier in zip(_counted(), before, strict=True)])
             torch.testing.assert_close(made.cpu(), 2 * whole)
             assert [shard.data.shape for shard in xs.wrap_as_sharded_tensor(own).local_shards] == [(2, 4)] * 4
-        disk_cache.choose(None)
+        cache_folder.choose(None)
     (first, shared, compiled, hits), (again, _, none, kept) = found
     assert first == again == 1 and shared > 0 and compiled > 0 and hits == 0
     assert none == 0 and kept > 0

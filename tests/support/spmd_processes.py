@@ -21,7 +21,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.disk import cache_folder, disk_cache
 from torch_xla._engine.metrics import counters
 from torch_xla.experimental import distributed_checkpoint as checkpoints
 
@@ -123,6 +123,6 @@ def _gradients(grid: DeviceMesh, host: torch.Tensor, process: int) -> None:
 
 if __name__ == "__main__":
     disk_cache.WORTH_KEEPING_SECONDS = 0.0
-    disk_cache.choose(f"{sys.argv[1]}/cache-{os.environ.get('RANK', 'alone')}")
+    cache_folder.choose(f"{sys.argv[1]}/cache-{os.environ.get('RANK', 'alone')}")
     main(Path(sys.argv[1]))
     assert os.environ["XLA_FLAGS"]

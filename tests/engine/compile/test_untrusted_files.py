@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torch_xla.cache
-from torch_xla._engine.compile.disk import disk_cache, executable_format, folder_limit, signing_key
+from torch_xla._engine.compile.disk import cache_folder, disk_cache, executable_format, folder_limit, signing_key
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.ir.graph import Graph
 from torch_xla._engine.metrics import counters
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder that keeps even what compiles at once."""
     monkeypatch.setattr(disk_cache, "WORTH_KEEPING_SECONDS", 0.0)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
-    disk_cache._warned.clear()
+    cache_folder._warned.clear()
     clear_schedules()
     yield tmp_path / "cache"
     clear_schedules()
@@ -55,7 +55,7 @@ def hits() -> int:
 
 
 def only_file(folder: Path) -> Path:
-    (path,) = folder.glob(f"*{disk_cache.SUFFIX}")
+    (path,) = folder.glob(f"*{cache_folder.SUFFIX}")
     return path
 
 
@@ -168,7 +168,7 @@ def test_a_file_under_another_name_is_not_taken_for_it(folder: Path) -> None:
     clear_schedules()
     other = torch.arange(4.0).to("xla")
     assert (other * other + 1).tolist() == [1.0, 2.0, 5.0, 10.0]
-    (second,) = set(folder.glob(f"*{disk_cache.SUFFIX}")) - {path}
+    (second,) = set(folder.glob(f"*{cache_folder.SUFFIX}")) - {path}
     path.write_bytes(second.read_bytes())
     assert result() == expected
     assert "of another program than its name says" in torch_xla.cache.misses()[-1]
@@ -202,7 +202,7 @@ def test_files_and_folders_that_others_may_write_are_refused(folder: Path) -> No
     for place, advice in ((path, "may write to"), (folder, "may write to")):
         mode = place.stat().st_mode & 0o777
         for extra in (0o020, 0o002):
-            disk_cache._warned.clear()
+            cache_folder._warned.clear()
             place.chmod(mode | extra)
             with pytest.warns(UserWarning, match=advice):
                 assert result() == expected
@@ -289,11 +289,11 @@ def test_the_limit_holds_at_every_moment(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", str(10_000 / 2**20))
     sizes = [3000, 9000, 500, 10_000, 10_001, *[700] * 60]
     for index, size in enumerate(sizes):
-        disk_cache.adopt(folder, f"{index}.numbers", bytes(size))
+        cache_folder.adopt(folder, f"{index}.numbers", bytes(size))
         assert folder_limit.size_of(folder) <= 10_000
         assert (folder / f"{index}.numbers").exists() == (size <= 10_000)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", "0")
-    disk_cache.adopt(folder, "none.numbers", b"x")
+    cache_folder.adopt(folder, "none.numbers", b"x")
     assert not (folder / "none.numbers").exists()
 
 
@@ -301,7 +301,7 @@ def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     for text in ("lots", "-1", "nan", "inf", "1e300"):
         monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", text)
         with pytest.raises(ValueError, match="XLA_PERSISTENT_CACHE_SIZE is .* must be a number of MiB, 0 or more"):
-            disk_cache.config.persistent_cache_bytes()
+            cache_folder.config.persistent_cache_bytes()
 
 
 def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,11 +313,11 @@ def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monk
 WRITER = """
 import sys
 from pathlib import Path
-from torch_xla._engine.compile.disk import disk_cache, executable_format, signing_key
+from torch_xla._engine.compile.disk import cache_folder, executable_format, signing_key
 header = executable_format.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), (), ())
 data = executable_format.joined(header, bytes(range(250)) * 12_000, signing_key.signature)
 while True:
-    disk_cache.adopt(Path(sys.argv[1]), "one.xla", data)
+    cache_folder.adopt(Path(sys.argv[1]), "one.xla", data)
     Path(sys.argv[2]).touch()
 """
 
@@ -393,10 +393,10 @@ def test_a_key_that_others_know_or_nobody_has_is_refused(
     for content, mode, told in cases:
         place.write_bytes(content)
         place.chmod(mode)
-        disk_cache._warned.clear()
+        cache_folder._warned.clear()
         with pytest.warns(UserWarning, match=told):
             assert result() == expected
-    disk_cache._warned.clear()
+    cache_folder._warned.clear()
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(place / "below a file"))
     with pytest.warns(UserWarning, match="no key to sign with: .* .XLA_PERSISTENT_CACHE_KEY names another file"):
         assert result() == expected

@@ -14,7 +14,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from tests.support.fleet import Fleet, fleet_of
-from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.disk import cache_folder, disk_cache
 from torch_xla._engine.dispatch.recording_kernel import append
 from torch_xla._engine.errors import PeerError
 from torch_xla._engine.ir import side_effects
@@ -318,7 +318,7 @@ def counted() -> tuple[int, int]:
 def kept(folder: str) -> list[Any]:
     rank, worth = xr.global_ordinal(), disk_cache.WORTH_KEEPING_SECONDS
     disk_cache.WORTH_KEEPING_SECONDS = 0.0
-    disk_cache.choose(f"{folder}/{rank}")
+    cache_folder.choose(f"{folder}/{rank}")
     try:
         found, before = [], counted()
         for _ in range(2):
@@ -334,7 +334,7 @@ def kept(folder: str) -> list[Any]:
         return found
     finally:
         disk_cache.WORTH_KEEPING_SECONDS = worth
-        disk_cache.choose(None)
+        cache_folder.choose(None)
 
 
 def test_a_program_with_collectives_is_compiled_once_and_then_found(tmp_path: Path) -> None:

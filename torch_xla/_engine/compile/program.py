@@ -43,7 +43,7 @@ from . import (
     shard_mapped,
 )
 from .bfloat16_dots import compiled
-from .disk import disk_cache
+from .disk import cache_folder, disk_cache
 from .executable_key import Key
 from .inlining import Inlined, inlined
 from .jax_function import MustBake
@@ -419,7 +419,7 @@ class Program:
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
         # An executable that calls Python holds the address of the callback.
-        if self._calls_back or disk_cache.folder() is None or config.hlo_debug():
+        if self._calls_back or cache_folder.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.
         return graph_fingerprint.is_named(self.graph) and graph_fingerprint.is_named(self._inlined.graph)

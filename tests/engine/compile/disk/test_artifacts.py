@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_xla._engine.compat.names import torch_caches
-from torch_xla._engine.compile.disk import artifacts, disk_cache
+from torch_xla._engine.compile.disk import artifacts, cache_folder
 from torch_xla._engine.compile.disk.artifacts import ExecutableFile
 
 # Trains two steps by `torch.compile`, in the words of PyTorch's own page about these functions.
@@ -62,7 +62,7 @@ def test_an_artifact_is_read_when_it_is_saved_and_recorded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"a.xla": b"first"}
-    monkeypatch.setattr(ExecutableFile, "_read", staticmethod(lambda name: files.get(name, b"")))
+    monkeypatch.setattr(artifacts, "_read", lambda name: files.get(name, b""))
     with torch_caches.CacheArtifactManager.with_fresh_cache():
         artifacts.note("a.xla")
         artifacts.note("a.xla")
@@ -76,8 +76,8 @@ def test_an_artifact_is_read_when_it_is_saved_and_recorded_once(
 
 def test_nothing_is_put_outside_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "folder"
-    monkeypatch.setattr(disk_cache, "folder", lambda: place)
-    monkeypatch.setattr(disk_cache, "_is_read_only", lambda: False)
+    monkeypatch.setattr(cache_folder, "folder", lambda: place)
+    monkeypatch.setattr(cache_folder, "is_read_only", lambda: False)
     for name in ("../a.xla", "/tmp/a.xla", "a.txt", "damaged.xla", "b.xla.numbers"):
         ExecutableFile(name, b"[1]").populate_cache()
     assert [path.name for path in place.iterdir()] == ["b.xla.numbers"]

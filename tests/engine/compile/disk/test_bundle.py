@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_xla._engine.compile.disk import bundle, disk_cache, executable_format, signing_key
+from torch_xla._engine.compile.disk import bundle, cache_folder, executable_format, signing_key
 
 
 def executable(name: str) -> bytes:
@@ -59,7 +59,7 @@ def test_paths_and_links_lead_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_executables_are_signed_by_who_takes_them_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle.write(tmp_path / "all.tar", folder(tmp_path / "from", {f"a{disk_cache.SUFFIX}": executable("a")}))
+    bundle.write(tmp_path / "all.tar", folder(tmp_path / "from", {f"a{cache_folder.SUFFIX}": executable("a")}))
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(tmp_path / "another.key"))
     bundle.read(tmp_path / "all.tar", tmp_path / "to")
     (path,) = (tmp_path / "to").iterdir()

@@ -19,7 +19,14 @@ import torch_xla
 import torch_xla.cache
 import torch_xla.runtime as xr
 from tests.support.topologies import needs_tpu_compiler
-from torch_xla._engine.compile.disk import bundle, bundle_machine, disk_cache, executable_format, signing_key
+from torch_xla._engine.compile.disk import (
+    bundle,
+    bundle_machine,
+    cache_folder,
+    disk_cache,
+    executable_format,
+    signing_key,
+)
 from torch_xla._engine.compile.environment_digest import installed
 from torch_xla._engine.compile.executable_key import described
 from torch_xla._engine.metrics import counters
@@ -39,7 +46,7 @@ def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     clear_schedules()
     yield "v5e:1x1"
     clear_schedules()
-    disk_cache.choose(None)
+    cache_folder.choose(None)
 
 
 def counted(name: str) -> int:
@@ -121,7 +128,7 @@ def test_another_machine_jax_or_compiler_is_refused_by_name(
         with pytest.warns(UserWarning, match="holds no program for this process"):
             disk_cache.foresee(of_device(platform.local_devices()[0]))
     finally:
-        disk_cache.choose(None)
+        cache_folder.choose(None)
 
 
 def test_one_program_for_this_process_is_enough(tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ def test_a_bundle_for_a_tpu_says_what_it_needs(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="device 'TPU v5 lite', and here "):
             torch_xla.cache.load(tmp_path / "programs.tar")
     finally:
-        disk_cache.choose(None)
+        cache_folder.choose(None)
 
 
 _TWO_PROCESSES = """

@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import torch_xla.cache
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla._engine.compile import environment_digest, executable_key
-from torch_xla._engine.compile.disk import disk_cache, executable_format, folder_limit
+from torch_xla._engine.compile.disk import cache_folder, disk_cache, executable_format, folder_limit
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla._engine.tensor.device import device_at
@@ -45,7 +43,7 @@ def counted(name: str) -> int:
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{disk_cache.SUFFIX}"))
+    return sorted(folder.glob(f"*{cache_folder.SUFFIX}"))
 
 
 def test_a_program_is_compiled_once_and_then_found(folder: Path) -> None:
@@ -145,7 +143,7 @@ def test_a_large_folder_is_not_listed_for_each_program(folder: Path, monkeypatch
     monkeypatch.setattr(folder_limit, "_LOOKS_EVERY", 1 << 30)  # at the size of the folder
     listed: list[object] = []
     listing = os.listdir
-    monkeypatch.setattr(disk_cache.os, "listdir", lambda path: (listed.append(path), listing(path))[1])
+    monkeypatch.setattr(os, "listdir", lambda path: (listed.append(path), listing(path))[1])
     for size in range(2, 5):
         result(size=size)
     listed.clear()
@@ -173,7 +171,7 @@ def test_a_folder_that_may_only_be_read_gets_nothing(folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_costs_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write_text("a file")
-    disk_cache._warned.clear()
+    cache_folder._warned.clear()
     with pytest.warns(UserWarning, match="cannot be kept in"):
         first = result()
     assert result() == first
@@ -185,28 +183,6 @@ def test_no_path_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not folder.exists() and counted("PersistentCacheMiss") == 0
     with pytest.raises(RuntimeError, match="XLA_PERSISTENT_CACHE_PATH is empty"):
         torch_xla.cache.export("nowhere.tar")
-
-
-def test_many_writers_and_readers_never_see_half_a_file(folder: Path) -> None:
-    result()
-    (path,) = files(folder)
-    data = path.read_bytes()
-    ends = time.monotonic() + 0.5
-
-    def write(_: int) -> bool:
-        while time.monotonic() < ends:
-            disk_cache.adopt(folder, path.name, data)
-        return True
-
-    def read(_: int) -> bool:
-        while time.monotonic() < ends:
-            executable_format.split(path.read_bytes())
-        return True
-
-    with ThreadPoolExecutor(6) as pool:
-        work: list[Callable[[int], bool]] = [write, read] * 3
-        assert all(pool.map(lambda each: each(0), work))
-    assert [p for p in folder.iterdir() if p.name.startswith(".")] == []
 
 
 def test_a_bundle_carries_programs_elsewhere(folder: Path, tmp_path: Path) -> None:

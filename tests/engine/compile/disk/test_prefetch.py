@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_xla._engine.compile.disk import disk_cache, prefetch
+from torch_xla._engine.compile.disk import cache_folder, prefetch
 
 A, B, C, BROKEN = (f"{letter * 32}-{'0' * 16}.xla" for letter in "abcd")
 
@@ -28,7 +28,7 @@ def load(path: Path, device: str) -> str:
 
 def test_what_was_used_is_loaded_once_and_for_one_device(place: Path) -> None:
     for name in (A, B, A):
-        prefetch.note(place, name, disk_cache._write)
+        prefetch.note(place, name)
     assert json.loads((place / "command.used").read_text()) == [A, B]
     prefetch.begin(place, "xla:0", load)
     assert prefetch.take(B, "xla:1") is None
@@ -36,22 +36,26 @@ def test_what_was_used_is_loaded_once_and_for_one_device(place: Path) -> None:
 
 
 def test_a_file_that_cannot_be_loaded_raises_where_it_is_asked_for(place: Path) -> None:
-    prefetch.note(place, BROKEN, disk_cache._write)
-    prefetch.note(place, A, disk_cache._write)
+    prefetch.note(place, BROKEN)
+    prefetch.note(place, A)
     prefetch.begin(place, "xla:0", load)
     assert prefetch.take(BROKEN, "xla:0") is None
     assert prefetch.take(A, "xla:0") == f"{A} on xla:0"
 
 
-def test_a_damaged_note_and_a_folder_that_may_not_be_written_are_no_failure(place: Path) -> None:
-    prefetch.note(place, A, None)
+def test_a_damaged_note_and_a_folder_that_may_not_be_written_are_no_failure(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(cache_folder, "is_read_only", lambda: True)
+        prefetch.note(place, A)
     assert not (place / "command.used").exists()
     for damaged in (b'{"no": "list"', b'{"no": "list"}', b"\xff\xfe\x00", b"[" * 20_000, b"7", b'["../a", 1, null]'):
         (place / "command.used").write_bytes(damaged)
         prefetch.begin(place, "xla:0", load)
         assert prefetch.take(A, "xla:0") is None and prefetch._coming == {}
         prefetch._used.clear()
-        prefetch.note(place, A, disk_cache._write)
+        prefetch.note(place, A)
         assert json.loads((place / "command.used").read_text()) == [A]
 
 
@@ -63,7 +67,7 @@ def test_a_note_leads_nowhere_else(place: Path) -> None:
 
 
 def test_a_note_that_others_may_write_is_not_read(place: Path) -> None:
-    prefetch.note(place, A, disk_cache._write)
+    prefetch.note(place, A)
     (place / "command.used").chmod(0o666)
     prefetch.begin(place, "xla:0", load)
     assert prefetch._coming == {}

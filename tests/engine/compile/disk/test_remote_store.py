@@ -19,7 +19,7 @@ import torch_xla.cache
 import torch_xla.runtime as xr
 from torch_xla._engine import remote_files
 from torch_xla._engine.compat.names import jax as jax_names
-from torch_xla._engine.compile.disk import disk_cache, remote_store, signing_key
+from torch_xla._engine.compile.disk import cache_folder, disk_cache, remote_store, signing_key
 from torch_xla._engine.compile.disk.remote_store import RemoteStore
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
@@ -39,7 +39,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first machine"))
     found = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", found)
-    disk_cache._warned.clear()
+    cache_folder._warned.clear()
     clear_schedules()
     yield found
     clear_schedules()
@@ -69,7 +69,7 @@ def test_another_machine_loads_what_one_compiled(address: str, tmp_path: Path, m
     (kept,) = (name for name in names(address) if name.endswith(".xla"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second machine"))
     assert result() == expected and counted() == (1, 1)
-    place = disk_cache.folder()
+    place = cache_folder.folder()
     assert place is not None and place.is_relative_to(tmp_path / "second machine") and (place / kept).exists()
     assert result() == expected and counted() == (1, 2)  # from the folder
     assert all("compiling" not in name for name in names(address))
@@ -82,7 +82,7 @@ def test_an_address_is_chosen_by_the_program_too(address: str, monkeypatch: pyte
         result()
         assert [name for name in names(f"{address}/other") if name.endswith(".xla")]
     finally:
-        disk_cache.choose(None)
+        cache_folder.choose(None)
 
 
 @pytest.mark.parametrize("how", ["cut", "garbage", "foreign"])

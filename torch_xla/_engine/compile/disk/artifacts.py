@@ -4,22 +4,18 @@ Saved are the files of the folder that this process wrote or loaded. Only their 
 a file is read when all are saved, and a file that no longer exists is left out.
 """
 
-from collections.abc import Callable
+import contextlib
+from pathlib import Path
 from typing import Any
 
 from ...compat.names import torch_caches
 from ...compat.names.torch_caches import CacheArtifact
-
-# How to read a file of the folder, and how to put one there, by its name. The cache that has the folder sets both.
-Read = Callable[[str], bytes]
-Adopt = Callable[[str, bytes], None]
+from . import cache_folder, executable_format
+from .executable_format import Refused, Unreadable
 
 
 class ExecutableFile(CacheArtifact):
     """A file of the folder, by its name; its content is read when it is needed."""
-
-    _read: Read
-    _adopt: Adopt
 
     def __init__(self, key: str, content: bytes) -> None:
         object.__setattr__(self, "key", key)
@@ -29,7 +25,7 @@ class ExecutableFile(CacheArtifact):
     def content(self) -> bytes:  # type: ignore[override]
         """The bytes of the file; none if it was deleted."""
         given: bytes = self._given  # type: ignore[attr-defined]
-        return given or type(self)._read(self.key)
+        return given or _read(self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutableFile) and self.key == other.key
@@ -44,7 +40,7 @@ class ExecutableFile(CacheArtifact):
         """Put the file into the folder, signed with this user's key."""
         given: Any = self._given  # type: ignore[attr-defined]
         if given:
-            type(self)._adopt(self.key, given)
+            _adopt(self.key, given)
 
     @staticmethod
     def type() -> str:
@@ -52,9 +48,23 @@ class ExecutableFile(CacheArtifact):
         return "xla"
 
 
-def serve(read: Read, adopt: Adopt) -> None:
-    """Read and write files by these functions from now on."""
-    ExecutableFile._read, ExecutableFile._adopt = staticmethod(read), staticmethod(adopt)
+def _read(name: str) -> bytes:
+    """Return the bytes of a file of the folder, none if it is not there or must not be used."""
+    place = cache_folder.folder()
+    try:
+        return executable_format.contents(place / name) if place is not None else b""
+    except (OSError, Refused, Unreadable):
+        return b""
+
+
+def _adopt(name: str, data: bytes) -> None:
+    """Put a file that PyTorch loaded into the folder; leave out what is damaged or no file of a folder like this."""
+    place = cache_folder.folder()
+    is_of_a_folder = name == Path(name).name and name.endswith(cache_folder.SUFFIXES)
+    if place is None or cache_folder.is_read_only() or not is_of_a_folder:
+        return
+    with contextlib.suppress(OSError, Refused, Unreadable):
+        cache_folder.adopt(place, name, data)
 
 
 def note(name: str) -> None:

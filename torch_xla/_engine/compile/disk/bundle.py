@@ -9,10 +9,8 @@ from ...runtime import device_assignment, platform, topologies
 from ...runtime.topologies import Topology
 from ..environment_digest import installed
 from ..executable_key import described
-from . import bundle_machine, disk_cache, executable_format
+from . import bundle_machine, cache_folder, executable_format
 from .executable_format import Unreadable
-
-_SUFFIXES = (disk_cache.SUFFIX, f"{disk_cache.SUFFIX}.numbers")
 
 
 def write(bundle: Path, place: Path) -> int:
@@ -28,8 +26,8 @@ def write_for(bundle: Path, place: Path, topology: str | Topology) -> int:
     devices = topologies.devices_of(topologies.named(topology))
     target = device_assignment.of_mesh(devices) if len(devices) > 1 else device_assignment.of_device(devices[0])
     needed = described(target) | installed(target).texts()
-    folder = place / disk_cache.TOPOLOGIES
-    found = [path for path, header in disk_cache.headers(folder) if needed.items() <= header.environment.items()]
+    folder = place / cache_folder.TOPOLOGIES
+    found = [path for path, header in cache_folder.headers(folder) if needed.items() <= header.environment.items()]
     if not found:
         raise ValueError(
             f"No program in {folder} was compiled for {len(devices)} of {devices[0].device_kind!r} with what is "
@@ -44,9 +42,9 @@ def _pack(bundle: Path, paths: Iterable[Path]) -> int:
     count = 0
     with tarfile.open(bundle, "w") as archive:
         for path in paths:
-            if path.name.endswith(_SUFFIXES) and not path.name.startswith("."):
+            if path.name.endswith(cache_folder.SUFFIXES) and not path.name.startswith("."):
                 archive.add(path, path.name)
-                count += path.name.endswith(disk_cache.SUFFIX)
+                count += path.name.endswith(cache_folder.SUFFIX)
     return count
 
 
@@ -64,7 +62,7 @@ def environments(bundle: Path) -> list[dict[str, str]]:
     found: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
     with tarfile.open(bundle, "r") as archive:
         for name, data in _files(archive):
-            if name.endswith(disk_cache.SUFFIX):
+            if name.endswith(cache_folder.SUFFIX):
                 with contextlib.suppress(Unreadable):  # `read` names it
                     environment = executable_format.header_in(data).environment
                     found[tuple(sorted(environment.items()))] = environment
@@ -78,8 +76,8 @@ def read(bundle: Path, place: Path) -> tuple[int, list[str]]:
     with tarfile.open(bundle, "r") as archive:
         for name, data in _files(archive):
             try:
-                disk_cache.adopt(place, name, data)
-                count += name.endswith(disk_cache.SUFFIX)
+                cache_folder.adopt(place, name, data)
+                count += name.endswith(cache_folder.SUFFIX)
             except Unreadable:
                 damaged.append(name)
     return count, damaged
@@ -88,6 +86,6 @@ def read(bundle: Path, place: Path) -> tuple[int, list[str]]:
 def _files(archive: tarfile.TarFile) -> Iterable[tuple[str, bytes]]:
     for member in archive:
         name = Path(member.name).name  # a bundle has no folders: a path in it must not lead anywhere else
-        file = archive.extractfile(member) if member.isfile() and name.endswith(_SUFFIXES) else None
+        file = archive.extractfile(member) if member.isfile() and name.endswith(cache_folder.SUFFIXES) else None
         if file is not None:
             yield name, file.read()

@@ -1,8 +1,7 @@
 """The disk cache: find an executable by what its program computes, without lowering or compiling it.
 
-A file holds one executable (`executable_format`). Files are written under another name and renamed, so no process ever
-reads half a file. A damaged file is reported, deleted and compiled again. A file that another user may have written is
-reported and left alone. A folder has a limit (`folder_limit`).
+Each file of the folder (`cache_folder`) holds one executable. A damaged one is reported, deleted and compiled again. A
+file that another user may have written is reported and left alone.
 """
 
 import contextlib
@@ -10,7 +9,6 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,7 +18,7 @@ from typing import Any
 
 import jax
 
-from ... import config, metrics
+from ... import metrics
 from ...compat.names import jax as private
 from ...ir.sharding import MANUAL, Sharding, sharding_by
 from ...lowering.machinery.jax_sharding import to_jax
@@ -32,6 +30,7 @@ from ..jax_function import Signature, results_of
 from . import (
     artifacts,
     bundle_machine,
+    cache_folder,
     compile_turn,
     executable_format,
     folder_limit,
@@ -41,13 +40,7 @@ from . import (
     signing_key,
 )
 from .executable_format import Described, Foreign, Header, Refused, Unreadable
-from .folder_limit import size_of as size_of
-from .folder_listing import Listing
 
-SUFFIX = ".xla"
-_IS_AN_ADDRESS = "://"
-# The folder within a folder that has the executables for machines that are not here.
-TOPOLOGIES = "topologies"
 # Reading a file costs about as much as compiling what compiles in less.
 WORTH_KEEPING_SECONDS = 0.05
 # The largest note beside an executable, in bytes.
@@ -57,14 +50,11 @@ _LONGEST_NOTE = 1 << 20
 _NO_TURNS = (
     "Each process compiles what it does not find there. Another file system, or a folder on each machine, ends this."
 )
-_NO_STORE = "Each machine compiles what its folder does not have. A folder as XLA_PERSISTENT_CACHE_PATH ends this."
-_NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
 _FOREIGN = (
     "Such programs are compiled again. `python -m torch_xla.cache import` signs programs from a source you trust; "
     "users and machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
 )
 
-_warned: set[str] = set()  # kinds
 _misses: "deque[tuple[str, str]]" = deque(maxlen=256)
 
 
@@ -84,61 +74,12 @@ class _Loaded:
     executable: Any
 
 
-@dataclass(slots=True)
-class _Chosen:
-    """The folder that the program chose itself, which overrides the settings."""
-
-    path: str | None = None
-    read_only: bool = False
-
-
-_chosen = _Chosen()
-
-
-def choose(path: str | None, read_only: bool = False) -> None:
-    """Keep executables in `path` from now on, none if it is empty; with `None`, follow the settings again."""
-    _chosen.path, _chosen.read_only = path, read_only
-
-
-def _path() -> str:
-    return config.persistent_cache_path() if _chosen.path is None else _chosen.path
-
-
-def _remote() -> remote_store.RemoteStore | None:
-    """Return the store behind the folder; `None` where executables are kept in a folder alone."""
-    path = _path()
-    return remote_store.at(path, _warn_of_store) if _IS_AN_ADDRESS in path else None
-
-
-def _warn_of_store(text: str) -> None:
-    _warn("store", text, _NO_STORE)
-
-
-def folder() -> Path | None:
-    """Return the folder of executables of this machine; `None` if they are not kept."""
-    path = _path()
-    if _IS_AN_ADDRESS in path:
-        own = config.own_cache_folder()
-        return Path(own, remote_store.folder_of(path)) if own else None
-    if not path:
-        return None
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        _warn("folder", f"Compiled programs cannot be kept in {path}: {error}")
-        return None
-
-
-def _is_read_only() -> bool:
-    return config.persistent_cache_read_only() if _chosen.path is None else _chosen.read_only
-
-
 def find(key: Key, signature: Signature) -> Stored | None:
     """Return the executable with this key and signature, if one was kept.
 
     One for a topology loads only on a machine that has these devices.
     """
-    place = folder()
+    place = cache_folder.folder()
     if place is None or key.target.is_compile_only:
         return None
     path = place / _name(key)
@@ -153,7 +94,7 @@ def find(key: Key, signature: Signature) -> Stored | None:
         return None
     metrics.count("PersistentCacheHit")
     artifacts.note(path.name)
-    prefetch.note(place, path.name, None if _is_read_only() else _write)
+    prefetch.note(place, path.name)
     with contextlib.suppress(OSError):
         os.utime(path)
     return Stored(loaded.executable, loaded.header.seconds)
@@ -162,7 +103,7 @@ def find(key: Key, signature: Signature) -> Stored | None:
 def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded | None:
     program = key.name
     try:
-        _bring(place, path.name)
+        cache_folder.bring(place, path.name)
         executable_format.refuse_others(place, place.stat())
         loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
         return _Loaded(loaded.header, _checked(loaded, key, signature))
@@ -172,40 +113,20 @@ def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded |
         _miss(program, f"{path} cannot be read: {error}")
     except Foreign as error:
         _miss(program, f"{error}, and an executable is code")
-        _warn("foreign", f"{error}, and an executable is code", _FOREIGN)
+        cache_folder.warn("foreign", f"{error}, and an executable is code", _FOREIGN)
     except Refused as error:
         _miss(program, f"{error}, and an executable is code")
-        _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
+        cache_folder.warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
     except Exception as error:  # a damaged executable may fail in any way inside XLA
         _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
         folder_limit.delete(path)
     return None
 
 
-def _bring(place: Path, name: str) -> None:
-    """Copy a file that is not in the folder from the store behind it, if it is there and this user signed it."""
-    store = _remote()
-    data = None if store is None or (place / name).exists() else store.fetch(name)
-    if store is None or data is None:
-        return
-    if name.endswith(SUFFIX):
-        executable_format.split(data, functools.partial(signing_key.verify, f"{store.address}/{name}"))
-    _write(place / name, data)
-
-
-def _keep(path: Path, data: bytes) -> bool:
-    """Write a file to the folder and to the store behind it."""
-    is_there = _write(path, data)
-    store = _remote()
-    if store is not None and path.parent == folder():
-        store.put(path.name, data)
-    return is_there
-
-
 @functools.cache
 def foresee(target: Target) -> None:
     """Start to read the executables that this command used the last time, and warn of bundles for other machines."""
-    place = folder()
+    place = cache_folder.folder()
     if target.is_compile_only:
         return
     for text in () if abstract_devices.active else bundle_machine.found_elsewhere(target):
@@ -280,13 +201,14 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
     """
     place, is_here = _folder_of(key), not key.target.is_compile_only
     is_worth = not is_here or max(seconds, program_seconds) >= WORTH_KEEPING_SECONDS
-    if place is None or _is_read_only() or not is_worth:
+    if place is None or cache_folder.is_read_only() or not is_worth:
         return
     try:
         found = private.serialised(executable)
         divided = results_of(executable, signature, key.target)
     except Exception as error:  # some plugins cannot serialise, some programs hold what cannot be
-        _warn("serialise", f"A program of this backend cannot be kept on disk: {type(error).__name__}: {error}")
+        text = f"A program of this backend cannot be kept on disk: {type(error).__name__}: {error}"
+        cache_folder.warn("serialise", text)
         return
     header = Header(
         key.name,
@@ -303,15 +225,15 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
     )
     path = place / _name(key)
     try:
-        is_there = _keep(path, executable_format.joined(header, found.data, signing_key.signature))
+        is_there = cache_folder.keep(path, executable_format.joined(header, found.data, signing_key.signature))
     except (OSError, Refused) as error:
-        _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
+        cache_folder.warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
     if is_there:
         metrics.count("PersistentCacheWrite")
     if is_there and is_here:
         artifacts.note(path.name)
-        prefetch.note(place, path.name, _write)
+        prefetch.note(place, path.name)
 
 
 def _start(key: Key, executable: bytes) -> str:
@@ -324,8 +246,8 @@ def _folder_of(key: Key) -> Path | None:
 
     The compiler for a GPU that is not here has not measured kernels, for example.
     """
-    place = folder()
-    return place / TOPOLOGIES if place is not None and key.target.is_compile_only else place
+    place = cache_folder.folder()
+    return place / cache_folder.TOPOLOGIES if place is not None and key.target.is_compile_only else place
 
 
 def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
@@ -334,15 +256,15 @@ def turn(key: Key) -> contextlib.AbstractContextManager[bool]:
     Gives whether another process may have written the executable meanwhile. Processes that compile a common program
     agree about that themselves (`process_consensus`).
     """
-    place, name = folder(), _name(key)
+    place, name = cache_folder.folder(), _name(key)
     with contextlib.suppress(OSError, Refused):  # reported when the executable is looked up or written
         is_apart = key.target.is_compile_only or process_consensus.is_needed(key.target)
-        if place is not None and not _is_read_only() and not is_apart:
+        if place is not None and not cache_folder.is_read_only() and not is_apart:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             executable_format.refuse_others(place, place.stat())
             path, written = place / compile_turn.FOLDER / name, (place / name, place / f"{name}.numbers")
-            here = compile_turn.held(path, functools.partial(_warn, "turn", advice=_NO_TURNS), written)
-            store = _remote()
+            here = compile_turn.held(path, functools.partial(cache_folder.warn, "turn", advice=_NO_TURNS), written)
+            store = cache_folder.store_behind()
             return here if store is None else _turn_of_all(here, store, [each.name for each in written])
     return contextlib.nullcontext(False)
 
@@ -363,9 +285,9 @@ def _turn_of_all(
 def note_baked(key: Key, indices: list[int]) -> None:
     """Record which numbers of a program must be constants: known after lowering, and needed to find it again."""
     place = _folder_of(key)
-    if place is not None and not _is_read_only():
+    if place is not None and not cache_folder.is_read_only():
         with contextlib.suppress(OSError, Refused):
-            if _keep(place / f"{_name(key)}.numbers", json.dumps(indices).encode()):
+            if cache_folder.keep(place / f"{_name(key)}.numbers", json.dumps(indices).encode()):
                 artifacts.note(f"{_name(key)}.numbers")
 
 
@@ -375,7 +297,7 @@ def baked(key: Key, count: int) -> list[int]:
     if place is None:
         return []
     try:
-        _bring(place, f"{_name(key)}.numbers")
+        cache_folder.bring(place, f"{_name(key)}.numbers")
         executable_format.refuse_others(place, place.stat())
         found = json.loads(executable_format.contents(place / f"{_name(key)}.numbers", _LONGEST_NOTE))
     except (OSError, ValueError, RecursionError, Refused, Unreadable):
@@ -391,75 +313,9 @@ def misses() -> list[tuple[str, str]]:
     return list(_misses)
 
 
-def headers(place: Path) -> Iterator[tuple[Path, Header]]:
-    """Yield every readable file of a folder with its header."""
-    for path in sorted(place.glob(f"*{SUFFIX}")):
-        with contextlib.suppress(OSError, Refused, Unreadable):
-            yield path, executable_format.header_of(path)
-
-
-def adopt(place: Path, name: str, data: bytes) -> None:
-    """Put a file from elsewhere into a folder; an executable gets this user's signature.
-
-    Raises `Unreadable` if an executable is damaged.
-    """
-    if name.endswith(SUFFIX):
-        executable_format.split(data)
-        data = executable_format.signed_anew(data, signing_key.signature)
-    _write(place / name, data)
-
-
-def clear(place: Path) -> None:
-    """Delete every file of a folder, and those for topologies."""
-    for each in (place, place / TOPOLOGIES):
-        if each.is_dir():
-            folder_limit.shrink(each, 0)
-
-
-def _read(name: str) -> bytes:
-    """Return the bytes of a file of the folder, none if it is not there or must not be used."""
-    place = folder()
-    try:
-        return executable_format.contents(place / name) if place is not None else b""
-    except (OSError, Refused, Unreadable):
-        return b""
-
-
-def _adopt(name: str, data: bytes) -> None:
-    """Put a file that PyTorch loaded into the folder; leave out what is damaged or no file of a folder like this."""
-    place = folder()
-    if place is None or _is_read_only() or name != Path(name).name or not name.endswith((SUFFIX, f"{SUFFIX}.numbers")):
-        return
-    with contextlib.suppress(OSError, Refused, Unreadable):
-        adopt(place, name, data)
-
-
-artifacts.serve(_read, _adopt)
-
-
 def _name(key: Key) -> str:
     text = json.dumps(key.environment, sort_keys=True)
-    return f"{key.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{SUFFIX}"
-
-
-def _write(path: Path, data: bytes) -> bool:
-    """Write `data` to `path` atomically; do nothing if the folder's limit leaves no room for it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    executable_format.refuse_others(path.parent, path.parent.stat())
-    if not folder_limit.make_room(path.parent, len(data)):
-        return False
-    is_listed = _listing.is_current(path.parent)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(aside, path)
-    except BaseException:
-        folder_limit.delete(Path(aside))
-        raise
-    if is_listed:
-        _listing.add(path)
-    return True
+    return f"{key.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{cache_folder.SUFFIX}"
 
 
 def _miss(program: str, reason: str) -> None:
@@ -469,19 +325,9 @@ def _miss(program: str, reason: str) -> None:
 
 def _why_missing(place: Path, key: Key) -> str:
     best: list[str] | None = None
-    for name in _listing.of(place, key.name, SUFFIX):
+    for name in cache_folder.listing.of(place, key.name, cache_folder.SUFFIX):
         with contextlib.suppress(OSError, Refused, Unreadable):
             differs = differences(executable_format.header_of(place / name).environment, key.environment)
             if best is None or len(differs) < len(best):
                 best = differs
     return "never compiled here" if best is None else f"compiled under another environment: {'; '.join(best)}"
-
-
-_listing = Listing()
-
-
-def _warn(kind: str, text: str, advice: str = _NOT_KEPT) -> None:
-    metrics.count("PersistentCacheFailure")
-    if kind not in _warned:
-        _warned.add(kind)
-        warnings.warn(f"{text}. {advice}", stacklevel=2)

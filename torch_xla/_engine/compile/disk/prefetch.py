@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic import lock
-from . import executable_format
+from . import cache_folder, executable_format
 from .executable_format import Refused, Unreadable
 
 SUFFIX = ".used"
@@ -90,13 +90,13 @@ def take(name: str, target: object) -> Any:
     return None
 
 
-def note(place: Path, name: str, write: Callable[[Path, bytes], object] | None) -> None:
-    """Note that this command used the file `name`; `write` writes bytes to a file, if that is allowed."""
+def note(place: Path, name: str) -> None:
+    """Note that this command used the file `name`."""
     with _lock:
         if name in _used or len(_used) >= MOST or not _note():
             return
         _used.append(name)
         text = json.dumps(_used)
     with contextlib.suppress(OSError, Refused):
-        if write is not None and name not in _names(place):
-            write(place / _note(), text.encode())
+        if not cache_folder.is_read_only() and name not in _names(place):
+            cache_folder.write(place / _note(), text.encode())
