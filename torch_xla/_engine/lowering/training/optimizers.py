@@ -87,9 +87,33 @@ def _bias_corrections(beta: object, steps: jax.Array) -> jax.Array:
     return -jnp.expm1(steps * jnp.log(jnp.asarray(beta, FLOAT64)))
 
 
+def _updated(
+    update: Callable[..., tuple[jax.Array, ...]],
+    self: Arrays,
+    grads: Arrays,
+    states: tuple[Arrays, ...],
+    maximize: bool,
+    grad_scale: jax.Array | None,
+    found_inf: jax.Array | None,
+) -> tuple[Arrays, ...]:
+    """Update each parameter, and return the parameters, the gradients without their scale, and the states.
+
+    `update` takes a parameter's index, the parameter and its gradient, both widened, and its states. It returns the new
+    parameter and the new states.
+    """
+    gradients: Arrays = []
+    rows: list[tuple[jax.Array, ...]] = []
+    for index, (param, grad) in enumerate(zip(self, grads, strict=True)):
+        param, grad = widened(param), _gradient(grad, grad_scale)
+        gradients.append(grad)
+        rows.append(update(index, param, -grad if maximize else grad, *(state[index] for state in states)))
+    params, *others = (_kept(old, [row[place] for row in rows], found_inf) for place, old in enumerate((self, *states)))
+    return params, grads if grad_scale is None else _kept(grads, gradients, found_inf), *others
+
+
 def _adam(
     decay: Callable[[jax.Array, jax.Array, Any, Any], tuple[jax.Array, jax.Array]],
-) -> Callable[..., tuple[Arrays, Arrays, Arrays, Arrays, Arrays]]:
+) -> Callable[..., tuple[Arrays, ...]]:
     def step(
         self: Arrays,
         grads: Arrays,
@@ -107,43 +131,29 @@ def _adam(
         maximize: bool,
         grad_scale: jax.Array | None = None,
         found_inf: jax.Array | None = None,
-    ) -> tuple[Arrays, Arrays, Arrays, Arrays, Arrays]:
+    ) -> tuple[Arrays, ...]:
         dtype = accumulation_dtype(self[0].dtype)
         steps = _steps(state_steps)
         step_sizes = _per_tensor(number_as(lr, FLOAT64) / _bias_corrections(beta1, steps), dtype)
         # XLA multiplies by reciprocals anyway; here they cost one small loop, there one for each parameter.
         factors = _per_tensor(1 / jnp.sqrt(_bias_corrections(beta2, steps)), dtype)
         keep_square, take_square = number_as(beta2, dtype), number_as(1 - beta2, dtype)
-        params: Arrays = []
-        gradients: Arrays = []
-        averages: Arrays = []
-        squares: Arrays = []
-        maxima: Arrays = []
-        for index in range(len(self)):
-            param = widened(self[index])
-            gradient = grad = _gradient(grads[index], grad_scale)
-            if maximize:
-                grad = -grad
+
+        def update(
+            index: int, param: jax.Array, grad: jax.Array, average: jax.Array, square: jax.Array, *largest: jax.Array
+        ) -> tuple[jax.Array, ...]:
             if not _is_zero(weight_decay):
                 param, grad = decay(param, grad, lr, weight_decay)
-            average = _moved_towards(widened(exp_avgs[index]), grad, 1 - beta1)
-            square = keep_square * widened(exp_avg_sqs[index]) + take_square * grad * grad
-            largest = square
-            if amsgrad:
-                largest = jnp.maximum(widened(max_exp_avg_sqs[index]), square)
-                maxima.append(largest)
-            denominator = jnp.sqrt(largest) * factors[index] + number_as(eps, dtype)
-            params.append(param - step_sizes[index] * average / denominator)
-            gradients.append(gradient)
-            averages.append(average)
-            squares.append(square)
-        return (
-            _kept(self, params, found_inf),
-            grads if grad_scale is None else _kept(grads, gradients, found_inf),
-            _kept(exp_avgs, averages, found_inf),
-            _kept(exp_avg_sqs, squares, found_inf),
-            _kept(max_exp_avg_sqs, maxima, found_inf) if amsgrad else max_exp_avg_sqs,
-        )
+            average = _moved_towards(widened(average), grad, 1 - beta1)
+            square = keep_square * widened(square) + take_square * grad * grad
+            largest = tuple(jnp.maximum(widened(each), square) for each in largest)
+            (under_root,) = largest or (square,)
+            denominator = jnp.sqrt(under_root) * factors[index] + number_as(eps, dtype)
+            return param - step_sizes[index] * average / denominator, average, square, *largest
+
+        states = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs) if amsgrad else (exp_avgs, exp_avg_sqs)
+        updated = _updated(update, self, grads, states, maximize, grad_scale, found_inf)
+        return updated if amsgrad else (*updated, max_exp_avg_sqs)
 
     return step
 
@@ -167,32 +177,23 @@ def fused_sgd(
     is_first_step: bool,
     grad_scale: jax.Array | None = None,
     found_inf: jax.Array | None = None,
-) -> tuple[Arrays, Arrays, Arrays]:
-    params: Arrays = []
-    gradients: Arrays = []
-    buffers: Arrays = []
-    for index in range(len(self)):
-        param = widened(self[index])
-        gradient = grad = _gradient(grads[index], grad_scale)
+) -> tuple[Arrays, ...]:
+    def update(index: int, param: jax.Array, grad: jax.Array, *buffers: jax.Array) -> tuple[jax.Array, ...]:
         dtype = param.dtype
-        if maximize:
-            grad = -grad
         grad = _decayed(param, grad, weight_decay)
-        # PyTorch gives buffers exactly if there is a momentum; before the first step they hold nothing.
-        if momentum_buffer_list:
+        if buffers:
             buffer = grad
             if not is_first_step:
-                kept = widened(momentum_buffer_list[index]) * number_as(momentum, dtype)
+                kept = widened(buffers[0]) * number_as(momentum, dtype)
                 buffer = kept + grad * number_as(1 - dampening, dtype)
             grad = grad + buffer * number_as(momentum, dtype) if nesterov else buffer
-            buffers.append(buffer)
-        params.append(param - grad * number_as(lr, dtype))
-        gradients.append(gradient)
-    return (
-        _kept(self, params, found_inf),
-        grads if grad_scale is None else _kept(grads, gradients, found_inf),
-        _kept(momentum_buffer_list, buffers, found_inf),
-    )
+            buffers = (buffer,)
+        return param - grad * number_as(lr, dtype), *buffers
+
+    # PyTorch gives buffers exactly if there is a momentum; before the first step they hold nothing.
+    states = (momentum_buffer_list,) if momentum_buffer_list else ()
+    updated = _updated(update, self, grads, states, maximize, grad_scale, found_inf)
+    return updated if states else (*updated, momentum_buffer_list)
 
 
 @lowers(aten._fused_adagrad.tensor_lr, separable=True)
@@ -209,32 +210,21 @@ def fused_adagrad_tensor_lr(
     maximize: bool,
     grad_scale: jax.Array | None = None,
     found_inf: jax.Array | None = None,
-) -> tuple[Arrays, Arrays, Arrays]:
+) -> tuple[Arrays, ...]:
     dtype = accumulation_dtype(self[0].dtype)
     rates = _per_tensor(number_as(lr, FLOAT64) / (1 + (_steps(state_steps) - 1) * lr_decay), dtype)
-    params: Arrays = []
-    gradients: Arrays = []
-    sums: Arrays = []
-    for index in range(len(self)):
-        param = widened(self[index])
-        gradient = grad = _gradient(grads[index], grad_scale)
-        if maximize:
-            grad = -grad
+
+    def update(index: int, param: jax.Array, grad: jax.Array, total: jax.Array) -> tuple[jax.Array, ...]:
         grad = _decayed(param, grad, weight_decay)
-        total = widened(state_sums[index]) + grad * grad
-        params.append(param - rates[index] * grad / (jnp.sqrt(total) + number_as(eps, dtype)))
-        gradients.append(gradient)
-        sums.append(total)
-    return (
-        _kept(self, params, found_inf),
-        grads if grad_scale is None else _kept(grads, gradients, found_inf),
-        _kept(state_sums, sums, found_inf),
-    )
+        total = widened(total) + grad * grad
+        return param - rates[index] * grad / (jnp.sqrt(total) + number_as(eps, dtype)), total
+
+    return _updated(update, self, grads, (state_sums,), maximize, grad_scale, found_inf)
 
 
 # The schema of the overload with a number also returns the steps, which it does not change.
 @lowers(aten._fused_adagrad.default, separable=True)
 def fused_adagrad(
     self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, **options: object
-) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+) -> tuple[Arrays, ...]:
     return *fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **options), state_steps
