@@ -5,9 +5,8 @@ import torch
 from ..._engine import sharding as _sharding
 from ..._engine.metrics import counter
 from ..._engine.processes import process_count
-from ..._engine.tensor import Device
+from ..._engine.tensor import Device, upload_value
 from ..._engine.tensor import wrap_value as wrap
-from ..._engine.tensor.upload import upload as upload_value
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 from .tensor_sharding import hashable, parts_along
 
