@@ -217,12 +217,12 @@ def visible_tpu_chips() -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def libtpu_is_told() -> bool:
+def tpu_processes_are_arranged() -> bool:
     """TPU_PROCESS_BOUNDS: whether the processes that share TPU chips are already arranged."""
     return "TPU_PROCESS_BOUNDS" in os.environ
 
 
-def tell_libtpu(variables: dict[str, str]) -> None:
+def set_libtpu_variables(variables: dict[str, str]) -> None:
     """Set the variables that libtpu reads when its client starts."""
     os.environ.update(variables)
 

@@ -49,8 +49,8 @@ def test_what_is_not_known_is_not_told() -> None:
 
 
 def test_an_operation_is_told_with_its_operands_and_the_line() -> None:
-    assert ORIGINS.told(GRAPH, 0) == "aten::sin of (f32[2,3]), recorded by /home/me/train.py:31 in step"
-    assert ORIGINS.told(GRAPH, 1) == UNKNOWN.told(GRAPH, 1) == "aten::cos of (f32[2,3])"
+    assert ORIGINS.described(GRAPH, 0) == "aten::sin of (f32[2,3]), recorded by /home/me/train.py:31 in step"
+    assert ORIGINS.described(GRAPH, 1) == UNKNOWN.described(GRAPH, 1) == "aten::cos of (f32[2,3])"
 
 
 def test_a_part_has_the_origins_of_its_operations() -> None:

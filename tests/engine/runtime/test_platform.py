@@ -69,7 +69,7 @@ def test_a_platform_that_does_not_start_leads_to_the_doctor(monkeypatch: pytest.
 
 def test_each_process_gets_the_tpu_chip_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, str]] = []
-    monkeypatch.setattr(config, "tell_libtpu", told.append)
+    monkeypatch.setattr(config, "set_libtpu_variables", told.append)
     monkeypatch.setattr(identity, "_place", Place(2, 4, 2, 4))
     monkeypatch.setattr(platform, "is_tpu_usable", lambda: True)
     monkeypatch.setattr(platform, "tpu_share_of", lambda place: {"TPU_VISIBLE_CHIPS": str(place.local_index)})

@@ -297,7 +297,7 @@ hooks_of_nodes = Patch(
     until="The hooks of a node can be read.",
     test=_AUTOGRAD_OBSERVERS + "::test_hooks_of_nodes_are_counted_and_work",
 )
-told_attributes = each(
+observed_attributes = each(
     "torch.Tensor",
     why="A replay does not compare these attributes of a tensor. A listener that is registered is told of each read.",
     until="PyTorch tells a `TorchFunctionMode` of reads of these attributes.",

@@ -56,10 +56,10 @@ _SMALL = 4096
 _CULPRIT = "_culprit_of_torch_xla"
 
 
-def blame(error: Exception, plans: Sequence[Plan], told: str, text: str) -> None:
-    """Add to an `error` with this `text` which of the `plans` caused it; `told` describes the plan."""
-    error.add_note(told)
-    setattr(error, _CULPRIT, ((*plans, *culprits_of(error)[0]), f"{text} ({told})"))
+def blame(error: Exception, plans: Sequence[Plan], origin: str, text: str) -> None:
+    """Add to an `error` with this `text` which of the `plans` caused it; `origin` describes the plan."""
+    error.add_note(origin)
+    setattr(error, _CULPRIT, ((*plans, *culprits_of(error)[0]), f"{text} ({origin})"))
 
 
 def culprits_of(error: Exception) -> tuple[tuple[Plan, ...], str]:
@@ -195,7 +195,7 @@ def as_function(
         except symbolic_length.StaticNumbers as error:
             raise MustBake([first + number for number in error.numbers]) from error
         except Exception as error:  # a rule may raise anything; the note says whose
-            blame(error, [plan], f"Raised by the rule of {origins.told(graph, index)}", str(error))
+            blame(error, [plan], f"Raised by the rule of {origins.described(graph, index)}", str(error))
             raise
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:

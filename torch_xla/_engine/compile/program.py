@@ -194,7 +194,7 @@ class Program:
             index = failing_op_search.of(self.graph, self.key, numbers)
         if index is None:
             return None
-        return self.graph.operations[index].plan, f"XLA does not compile {self.origins.told(self.graph, index)}"
+        return self.graph.operations[index].plan, f"XLA does not compile {self.origins.described(self.graph, index)}"
 
     def sizes_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Return the memory that a run with these numbers needs on each device, if XLA reports it."""

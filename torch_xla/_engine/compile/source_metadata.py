@@ -30,7 +30,7 @@ class Origins:
         line = self.lines[index] if self.lines else None
         return located(line, (*scope, name_of(graph.operations[index])))
 
-    def told(self, graph: Graph, index: int) -> str:
+    def described(self, graph: Graph, index: int) -> str:
         """Describe operation number `index` of `graph` and where it was recorded, for an error."""
         operation = graph.operations[index]
         given = ", ".join(map(shape, operation.plan.operands))

@@ -83,9 +83,9 @@ class Context(ProcessContext):
             said = f"\n\n-- Process {first} terminated with the following error:\n{self._raised()[first]}"
             raise ProcessRaisedException(said, first, self.processes[first].pid) from None
         except ProcessExitedException as error:
-            told = next((text for text in self._raised().values() if _SECOND_HAND in text), "")
-            if told:
-                said = f"{error}\n{told.rpartition(_SECOND_HAND)[2].strip()}"
+            report = next((text for text in self._raised().values() if _SECOND_HAND in text), "")
+            if report:
+                said = f"{error}\n{report.rpartition(_SECOND_HAND)[2].strip()}"
                 raise ProcessExitedException(
                     said, error.error_index, error.error_pid, error.exit_code, error.signal_name
                 ) from None

@@ -30,17 +30,17 @@ def written(context: Any, module: Any, version: str) -> bytes:
     """Return a module of `context` as a portable artifact, its operations as they are. Raises `NotHeld` with the
     operation.
     """
-    told: list[str] = []
+    messages: list[str] = []
 
     def note(diagnostic: Any) -> bool:
-        told.append(f"{diagnostic.location}: {diagnostic.message}")
+        messages.append(f"{diagnostic.location}: {diagnostic.message}")
         return True  # not printed as well
 
     handler = context.attach_diagnostic_handler(note)
     try:
         return bytes(stablehlo.serialize_portable_artifact(module, version))
     except ValueError as error:
-        raise NotHeld(f"StableHLO {version} cannot hold {culprit(told[0] if told else str(error))}") from error
+        raise NotHeld(f"StableHLO {version} cannot hold {culprit(messages[0] if messages else str(error))}") from error
     finally:
         handler.detach()
 
@@ -122,14 +122,14 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def culprit(told: str) -> str:
+def culprit(message: str) -> str:
     """Return the operation that MLIR complains of, its line in a text, and the operator of PyTorch that it comes
     from.
     """
-    operation = re.search(r"operation '([\w.$]+)'", told)
+    operation = re.search(r"operation '([\w.$]+)'", message)
     if operation is None:
-        return f"the program: {told[:500]}"
+        return f"the program: {message[:500]}"
     name = re.sub(r"^vhlo[.](.*?)(_v[0-9]+)?$", r"stablehlo.\1", operation[1])
-    operator, line = re.search(r"(\w+::\w+)", told), re.search(r"(?:^|\s)-:(\d+):\d+: error", told)
+    operator, line = re.search(r"(\w+::\w+)", message), re.search(r"(?:^|\s)-:(\d+):\d+: error", message)
     where = f" of {operator[1]}" if operator else ""
     return f"the operation {name!r}{where}" + (f" (line {line[1]})" if line else "")

@@ -113,8 +113,8 @@ def _by_name(batch: object, device: Device, sharding: Mapping[Any, Any]) -> Any:
 
 def _by_place(batch: object, device: Device, sharding: Sequence[object]) -> Any:
     if not isinstance(batch, list | tuple) or len(batch) != len(sharding):
-        told = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
-        raise TypeError(f"input_sharding has {len(sharding)} entries, but the batch is {told}")
+        given = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
+        raise TypeError(f"input_sharding has {len(sharding)} entries, but the batch is {given}")
     parts = [place_batch(part, device, each) for part, each in zip(batch, sharding, strict=True)]
     if hasattr(batch, "_fields"):
         return type(batch)(*parts)

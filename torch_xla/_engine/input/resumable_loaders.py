@@ -77,13 +77,13 @@ class ReadAhead:
         try:
             return _Answer(copy.deepcopy(state))  # the source may go on with what it has shown
         except Exception as error:  # of the user's objects, likewise
-            told = RuntimeError(
+            failure = RuntimeError(
                 f"{name}() of a loader that is read ahead: {type(self.source).__name__}.{name}() gives something that "
                 f"cannot be copied ({type(error).__name__}: {error}), and goes on changing it. Have it return plain "
                 "data, such as numbers, lists and dicts."
             )
-            told.__cause__ = error
-            return _Answer(None, told)
+            failure.__cause__ = error
+            return _Answer(None, failure)
 
     def ends_by(self, set_back: Callable[[], None]) -> None:
         """Call `set_back` before a state is set, which ends the reading."""

@@ -44,8 +44,8 @@ uncounted: list[tuple[Callable[[], dict[str, int]], Callable[[], None]]] = []
 
 def _uncounted() -> dict[str, int]:
     found: dict[str, int] = {}
-    for tell, _ in uncounted:
-        for name, amount in tell().items():
+    for late_counts, _ in uncounted:
+        for name, amount in late_counts().items():
             found[name] = found.get(name, 0) + amount
     return found
 

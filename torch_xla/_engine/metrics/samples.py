@@ -109,7 +109,7 @@ coming: list[tuple[Callable[[], dict[str, float]], Callable[[], None]]] = []
 
 
 def _with_coming(name: str, data: Data) -> Data:
-    values = [told[name] for tell, _ in coming if name in (told := tell())]
+    values = [late[name] for late_samples, _ in coming if name in (late := late_samples())]
     if not values:
         return data
     taken = tuple((time.time(), value) for value in values)

@@ -168,8 +168,8 @@ def _flops(instruction: Instruction, computation: HloComputation, module: Module
     if opcode in ("dot", "custom-call", "ragged-dot") and contracted:
         places = [int(each) for each in re.findall(r"\d+", contracted[1] or contracted[2] or "")]
         return 2.0 * given.numel * math.prod(left.dims[place] for place in places), left.dtype
-    told = re.search(r'"cost_estimate":\{"flops":"?(\d+)', instruction.attributes)
-    return (float(told[1]), left.dtype) if told else (0.0, "")
+    match = re.search(r'"cost_estimate":\{"flops":"?(\d+)', instruction.attributes)
+    return (float(match[1]), left.dtype) if match else (0.0, "")
 
 
 def _moved(instruction: Instruction, computation: HloComputation, module: Module) -> int:

@@ -34,9 +34,9 @@ def cycles_of(modules: Sequence[Module]) -> Cycles:
     for module in modules:
         for computation, times in module.executed():
             for each in computation.instructions:
-                told = _CYCLES.search(each.attributes)
-                if told:
-                    found.add(int(told[1]) * times, each.line, module_of(each))
+                estimate = _CYCLES.search(each.attributes)
+                if estimate:
+                    found.add(int(estimate[1]) * times, each.line, module_of(each))
     for name in ("by_line", "by_module"):
         setattr(found, name, dict(sorted(getattr(found, name).items(), key=lambda each: -each[1])))
     return found

@@ -306,10 +306,10 @@ def _look_for_the_missing(watch: Watch, what: str, waited: float) -> None:
     if ended:
         fault = f"{who.capitalize()} ended and did not {what}, which all do together."
     elif missing:
-        told = "\n".join(watch.described(reports, index) for index in range(watch.place.count))
+        reports_in_words = "\n".join(watch.described(reports, index) for index in range(watch.place.count))
         fault = (
             f"Process {watch.place.index} of {watch.place.count} waited {waited:.0f} s for {who} to {what}, which all "
-            f"do together. XLA_COLLECTIVE_TIMEOUT sets how long to wait.\n{told}"
+            f"do together. XLA_COLLECTIVE_TIMEOUT sets how long to wait.\n{reports_in_words}"
         )
     else:
         return

@@ -30,14 +30,14 @@ _handler: Any = None  # what handled SIGTERM before
 
 _asked: int | None = None  # the step that was asked about last
 _count = 0  # how many different ones were
-_is_told = False  # a signal came to this process
+_is_signalled = False  # a signal came to this process
 _is_answered = False  # this process has told the others its newest step
 _last: int | None = None  # the number of the last step, once it is agreed
 
 
 def activate() -> None:
     """Let JAX's service handle SIGTERM, as the announcement that the machine will end, if it does not do so already."""
-    global _is_active, _pid, _notifier, _handler, _asked, _count, _is_told, _last
+    global _is_active, _pid, _notifier, _handler, _asked, _count, _is_signalled, _last
     with _lock:
         if _is_active:
             return
@@ -45,7 +45,7 @@ def activate() -> None:
         _handler = signal.getsignal(signal.SIGTERM)
         _notifier = private.PreemptionNotifier()
         private.answer_preemption(is_reached)
-        _asked, _is_told, _is_active, _pid = None, False, True, os.getpid()
+        _asked, _is_signalled, _is_active, _pid = None, False, True, os.getpid()
         if process_count() == 1:
             # Several processes agree once: that they end stays true as long as the program runs.
             _count, _last = 0, None
@@ -74,7 +74,7 @@ def is_reached(step: int) -> bool:
     Every process calls this with the same steps, in the same order. Raises `RuntimeError` before `activate`, and
     `PeerError` if a process ends, or does not activate this, before all agree.
     """
-    global _asked, _count, _is_told, _last
+    global _asked, _count, _is_signalled, _last
     with _lock:
         if not _is_active or _notifier is None:
             raise RuntimeError(
@@ -85,8 +85,8 @@ def is_reached(step: int) -> bool:
         if step != _asked:
             # Steps are numbered here, because a program may leave out some.
             _asked, _count = step, _count + 1
-            if not _is_told and _notifier.is_step(_count):
-                _is_told = True
+            if not _is_signalled and _notifier.is_step(_count):
+                _is_signalled = True
                 _tell_all()
             elif _is_answered and _last is None:
                 _last = _agreed()

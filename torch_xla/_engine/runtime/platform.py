@@ -114,8 +114,8 @@ def _take_one_device(wanted: str) -> None:
     """
     jax.config.update("jax_num_cpu_devices", 1)
     if wanted in ("", "TPU") and is_tpu_usable():
-        if not config.libtpu_is_told():
-            config.tell_libtpu(tpu_share_of(identity.place()))
+        if not config.tpu_processes_are_arranged():
+            config.set_libtpu_variables(tpu_share_of(identity.place()))
         return
     place, visible = identity.place(), config.visible_gpus()
     number = 0 if visible is not None and len(visible) == 1 else place.local_index

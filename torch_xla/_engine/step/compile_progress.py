@@ -36,15 +36,16 @@ def report_progress(operations: int, frames: tuple[Line, ...]) -> Iterator[None]
     # records, and wait for the thread that compiles.
     running = allocate_lock()
     running.acquire()
-    teller = threading.Thread(target=_tell, args=(running, what, start), name="torch_xla-progress", daemon=True)
-    teller.start()
+    work = running, what, start
+    printer = threading.Thread(target=_print_progress, args=work, name="torch_xla-progress", daemon=True)
+    printer.start()
     try:
         yield
     finally:
         running.release()
         seconds = time.perf_counter() - start
         if seconds > PATIENCE:
-            teller.join(_LAST_WORD)
+            printer.join(_LAST_WORD)
             _write(f"{_ANEW}torch_xla compiled {what} in {seconds:.0f} s\n")
 
 
@@ -55,7 +56,7 @@ def _is_terminal() -> bool:
         return False
 
 
-def _tell(running: LockType, what: str, start: float) -> None:
+def _print_progress(running: LockType, what: str, start: float) -> None:
     patience = PATIENCE
     while not running.acquire(timeout=patience):
         _write(f"{_ANEW}torch_xla compiles {what}: {time.perf_counter() - start:.0f} s so far")

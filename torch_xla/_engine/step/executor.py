@@ -46,7 +46,7 @@ from .in_flight import latest as latest_flight
 from .in_flight import reporting as reporting_flights
 from .memory_admission import is_left as is_memory_left
 from .memory_admission import refusal as memory_refusal
-from .run_failures import compile_error, run_error, tell_hlo
+from .run_failures import compile_error, run_error, save_hlo
 from .step import SourceLines, Step
 from .waits_among_processes import wait_for_launch
 
@@ -211,7 +211,7 @@ def _look_for_room(program: Program, numbers: Sequence[float | int], source_line
         gc.collect()
         host_malloc.release_memory()
         if not is_memory_left(program.allocates, target):
-            origin = user_lines.summary(source_lines()) + tell_hlo(program, numbers)
+            origin = user_lines.summary(source_lines()) + save_hlo(program, numbers)
             raise memory_refusal(program, numbers, _step, origin)
     program.fits = True
 
@@ -270,8 +270,8 @@ def _compile(
     )
     events.ask(compilation)
     try:
-        told = report_progress(len(program.graph.operations), compilation.frames)
-        with accounts.Spent(accounts.COMPILE), told, host_malloc.compiling():
+        progress = report_progress(len(program.graph.operations), compilation.frames)
+        with accounts.Spent(accounts.COMPILE), progress, host_malloc.compiling():
             sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
         raise compile_error(program, numbers, error, _step, source_lines) from error

@@ -68,9 +68,9 @@ def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
     fresh = tape_after(left, device)
     settled, unheld = carry_over(left, tape, fresh, seen, device)
     ends = chain(settled, end_of(tape, fresh, device))
-    told = stores([seen.values[slot] for slot in lost], "tape", repeat(failed))
+    marks = stores([seen.values[slot] for slot in lost], "tape", repeat(failed))
     try:
-        run_through(chain(unchanged(tape, seen.length), ends, told))
+        run_through(chain(unchanged(tape, seen.length), ends, marks))
     except Changed:
         return False
     live_counters.values.value += len(lost) + unheld

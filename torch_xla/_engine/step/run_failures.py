@@ -20,7 +20,7 @@ from .memory_admission import explain as explain_memory
 from .waits_among_processes import failure_of
 
 
-def tell_hlo(program: Program, numbers: Sequence[float | int]) -> str:
+def save_hlo(program: Program, numbers: Sequence[float | int]) -> str:
     """Save the HLO where `XLA_SAVE_HLO_FILE` says, and return a note for the error.
 
     With `XLA_DUMP_HLO_GRAPH` the note is the whole HLO.
@@ -29,13 +29,13 @@ def tell_hlo(program: Program, numbers: Sequence[float | int]) -> str:
     if not file and not config.dump_hlo_graph():
         return ""
     hlo = program_text.hlo(program.lowered(numbers))
-    told = ""
+    note = ""
     if file:
         Path(file).write_text(hlo)
-        told += f"\nIts HLO is in {file}."
+        note += f"\nIts HLO is in {file}."
     if config.dump_hlo_graph():
-        told += f"\nIts HLO:\n{hlo}"
-    return told
+        note += f"\nIts HLO:\n{hlo}"
+    return note
 
 
 def user_error(
@@ -49,7 +49,7 @@ def user_error(
     if private.is_interrupt(error):
         return KeyboardInterrupt()
     return failure_of(error) or failure(
-        error, where, user_lines.summary(source_lines) + tell_hlo(program, numbers), program, numbers
+        error, where, user_lines.summary(source_lines) + save_hlo(program, numbers), program, numbers
     )
 
 
@@ -92,11 +92,11 @@ def _with_callers(found: BaseException, program: Program, error: Exception) -> B
     callers = [n for n, each in enumerate(program.graph.operations) if registry.calls_python(each.plan)]
     if type(found) is not ExecutionError or not callers or "callback" not in str(error).lower():
         return found
-    told = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
+    blamed = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
     # XLA keeps only the text of the exception, so it is not known which of several callbacks raised it.
-    text = "called by " + "\nor by ".join([program.origins.told(program.graph, index) for index in callers])
-    blame(told, [program.graph.operations[index].plan for index in callers], text, str(error).strip())
-    return told
+    text = "called by " + "\nor by ".join([program.origins.described(program.graph, index) for index in callers])
+    blame(blamed, [program.graph.operations[index].plan for index in callers], text, str(error).strip())
+    return blamed
 
 
 # A stage failed behind another.

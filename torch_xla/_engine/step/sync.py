@@ -64,7 +64,7 @@ class Request(NamedTuple):
     cause: Cause
     roots: tuple[int, ...] | None = None  # the slots of the values that are read; None: all that are held
     is_own: bool = False  # leave what other threads have recorded to their evaluations
-    is_told: bool = False  # a transfer follows, whose event reports this evaluation
+    for_transfer: bool = False  # a transfer follows, whose event reports this evaluation
 
 
 _ALL, _OWN = Request(Cause.SYNC), Request(Cause.SYNC, is_own=True)
@@ -164,7 +164,7 @@ def _evaluate(device: Device, tape: Tape, request: Request, attempt: Attempt) ->
     not compile.
     """
     roots = request.roots
-    is_timed = events.closely or (events.watched and not request.is_told and roots)
+    is_timed = events.closely or (events.watched and not request.for_transfer and roots)
     start = time.perf_counter() - attempt.seconds if is_timed else 0.0
     if events.guarded:
         frames = user_lines(events.depth)
@@ -202,7 +202,8 @@ def _evaluate(device: Device, tape: Tape, request: Request, attempt: Attempt) ->
     if start:
         seconds, operations = time.perf_counter() - start, len(schedule.cut.positions)
         frames = user_lines(events.depth)
-        events.emit(events.Evaluation(request.cause, device.index, frames, start, seconds, operations, request.is_told))
+        done = request.cause, device.index, frames, start, seconds, operations, request.for_transfer
+        events.emit(events.Evaluation(*done))
     inspected()
     return True
 

@@ -31,8 +31,8 @@ def known_numbers(tensor: object, asked: Asked = Asked.TOGETHER) -> np.ndarray |
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return None
     value = value_of(tensor)
-    for tell in onlookers:
-        tell(value, asked)
+    for note in onlookers:
+        note(value, asked)
     return contents_of(value)
 
 

@@ -27,7 +27,7 @@ class _Loan(NamedTuple):
     storage: "weakref.ref[torch.UntypedStorage]"
     dtype: torch.dtype
     shown: Geometry  # how the tensor looks at its storage
-    told: tuple[int, ...]  # the strides in the capsule
+    strides: tuple[int, ...]  # the strides in the capsule
 
     def address(self) -> int | None:
         """Return the address of the first element; `None` once the tensors are gone or have been written to."""
@@ -78,19 +78,23 @@ def export(tensor: torch.Tensor) -> Any:
         return buffers.offered(_buffer_shown(snapshot(tensor)))
 
 
-def _lend(tensor: torch.Tensor, told: tuple[int, ...]) -> None:
+def _lend(tensor: torch.Tensor, strides: tuple[int, ...]) -> None:
     shown = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     storage = tensor.untyped_storage()
-    address = _Loan(weakref.ref(storage), tensor.dtype, shown, told).address()
+    address = _Loan(weakref.ref(storage), tensor.dtype, shown, strides).address()
     if address is not None and tensor.numel():
         ref = weakref.ref(storage, lambda _: _lent.pop(address, None))
-        _lent[address] = _Loan(ref, tensor.dtype, shown, told)
+        _lent[address] = _Loan(ref, tensor.dtype, shown, strides)
 
 
-def _given_back(address: int, dtype: torch.dtype, size: tuple[int, ...], told: tuple[int, ...]) -> torch.Tensor | None:
+def _given_back(
+    address: int, dtype: torch.dtype, size: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor | None:
     """Return the tensor of this memory, if the memory was lent and is still that of the tensor."""
     loan = _lent.get(address)
-    if loan is None or loan.address() != address or (dtype, size, told) != (loan.dtype, loan.shown.size, loan.told):
+    if loan is None or loan.address() != address:
+        return None
+    if (dtype, size, strides) != (loan.dtype, loan.shown.size, loan.strides):
         return None
     storage = loan.storage()
     assert storage is not None

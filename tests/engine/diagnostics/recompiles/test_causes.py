@@ -531,5 +531,5 @@ def test_reasons_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
         explanation: Any = SimpleNamespace(
             is_recompilation=True, differences=[difference], line=("cell.py", number, "f")
         )
-        causes._tell(explanation)
+        causes._log_explanation(explanation)
     assert 0 < len(causes._reasons) <= 4

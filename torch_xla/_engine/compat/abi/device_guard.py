@@ -133,14 +133,14 @@ def answer_for_device_count(holder: object) -> bool:
 
     The backward engine makes a queue for each of them at the first backward pass of a process.
     """
-    return _replace({_DEVICE_COUNT: _told(ctypes.c_int8, holder, "count")})
+    return _replace({_DEVICE_COUNT: _getter(ctypes.c_int8, holder, "count")})
 
 
 def answer_for_current_device(holder: object) -> bool:
     """Make `holder.word`, a `device_word`, the meaning of a bare device; return False if this PyTorch forbids it."""
-    tell = _told(ctypes.c_int16, holder, "word")
+    get_device = _getter(ctypes.c_int16, holder, "word")
     # Nothing is exchanged: the ordinal of a thread is chosen in Python. The device it is given is not looked at.
-    return _replace({_GET_DEVICE: tell, _EXCHANGE_DEVICE: tell})
+    return _replace({_GET_DEVICE: get_device, _EXCHANGE_DEVICE: get_device})
 
 
 def let_exceptions_pass() -> bool:
@@ -154,9 +154,9 @@ def let_exceptions_pass() -> bool:
     stream = _stream_of_device()
     if theirs is None or stream is None:
         return False
-    tell_type = _told(ctypes.c_int8, SimpleNamespace(type=_OURS), "type")
+    get_type = _getter(ctypes.c_int8, SimpleNamespace(type=_OURS), "type")
     return _replace(
-        {_TYPE: tell_type, _GET_STREAM: stream, _GET_NEW_STREAM: stream, _EXCHANGE_STREAM: theirs[_EXCHANGE_STREAM]}
+        {_TYPE: get_type, _GET_STREAM: stream, _GET_NEW_STREAM: stream, _EXCHANGE_STREAM: theirs[_EXCHANGE_STREAM]}
     )
 
 
@@ -172,7 +172,7 @@ def stand_for_unnamed() -> bool:
     return True
 
 
-def _told(kind: Any, holder: Any, name: str) -> int | None:
+def _getter(kind: Any, holder: Any, name: str) -> int | None:
     """Return the address of a method that returns an attribute of `holder`, with no line of Python run."""
     # It is called with the guard, which becomes the default of an attribute that is there.
     method = ctypes.CFUNCTYPE(kind, ctypes.c_void_p)(partial(getattr, holder, name))

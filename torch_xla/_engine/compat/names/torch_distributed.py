@@ -58,8 +58,8 @@ def factor_of(op: object) -> Any:
 
 def devices_asked_for(group: Any) -> list[str]:
     """Return the devices with a backend that the user named for the group: "cpu:gloo,xla:xla" names two."""
-    told = _distributed_c10d._world.pg_backend_config.get(group, "")
-    return [each.partition(":")[0] for each in told.split(",") if each]
+    backends = _distributed_c10d._world.pg_backend_config.get(group, "")
+    return [each.partition(":")[0] for each in backends.split(",") if each]
 
 
 def register_group(name: str, make: Callable[..., object]) -> None:

@@ -25,8 +25,8 @@ def listen(listener: Listener) -> None:
     """Call `listener(name, frame)` whenever Python code reads `_version`, `_base` or `_cdata` of a tensor."""
     with _lock:
         if not _listeners:
-            for patch in patch_list.told_attributes.values():
-                patch.wrap(_told)
+            for patch in patch_list.observed_attributes.values():
+                patch.wrap(_observed)
         _listeners.append(listener)
 
 
@@ -35,12 +35,12 @@ def unlisten(listener: Listener) -> None:
     with _lock:
         _listeners[:] = [each for each in _listeners if each != listener]
         if not _listeners:
-            for patch in patch_list.told_attributes.values():
+            for patch in patch_list.observed_attributes.values():
                 if patch.in_force:
                     patch.take_back()
 
 
-def _told(descriptor: Any) -> property:
+def _observed(descriptor: Any) -> property:
     name = descriptor.__name__
 
     def read(tensor: torch.Tensor) -> Any:

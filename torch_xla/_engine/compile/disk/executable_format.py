@@ -58,8 +58,8 @@ class Header:
 
 def joined(header: Header, executable: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     """Return a whole file; `sign` gives the signature of its checksum."""
-    told = {field.name: getattr(header, field.name) for field in fields(header)}
-    return _signed(json.dumps(told).encode() + b"\n" + zlib.compress(executable, 1), sign)
+    content = {field.name: getattr(header, field.name) for field in fields(header)}
+    return _signed(json.dumps(content).encode() + b"\n" + zlib.compress(executable, 1), sign)
 
 
 def signed_anew(data: bytes, sign: Callable[[bytes], bytes]) -> bytes:

@@ -61,7 +61,7 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         for element in argument:
             _take(element, key, call)
     elif kind is dict:
-        key.append((kind, tuple(map(_told, argument))))
+        key.append((kind, tuple(map(_with_type, argument))))
         call.containers.append(argument)
         for element in argument.values():
             _take(element, key, call)
@@ -85,10 +85,10 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         call.objects.append(argument)
 
 
-def _told(name: object) -> Any:
+def _with_type(name: object) -> Any:
     """Return a key of a dictionary together with its type: keys of different types can be equal."""
     if type(name) is tuple:
-        return tuple(map(_told, name))
+        return tuple(map(_with_type, name))
     return type(name), repr(name) if type(name) in _TOLD_BY_TEXT else name
 
 

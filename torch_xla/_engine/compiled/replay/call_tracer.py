@@ -117,7 +117,7 @@ class CallWatch:
 
     def _asked(self, name: str, frame: FrameType) -> None:
         if threading.get_ident() == self._thread and _asked_by(frame) is Domain.PROGRAM:
-            self._tell(f"it looks at `{name}` of a tensor", frame)
+            self._note_unknown(f"it looks at `{name}` of a tensor", frame)
 
     def _profile(self, frame: FrameType, kind: str, called: object) -> None:
         if self._importing is not None:
@@ -147,18 +147,18 @@ class CallWatch:
         except TypeError:  # bound to something that has no hash
             is_known = pure_allowlist.call_is_allowed(called)
         if not is_known and not pure_allowlist.call_by_library_is_allowed(called, frame):
-            self._tell(f"it {pure_allowlist.said(called)}", frame)
+            self._note_unknown(f"it {pure_allowlist.said(called)}", frame)
 
     def _python_call(self, frame: FrameType, code: CodeType) -> None:
         if code is _LOG:
-            self._tell("it logs", frame)
+            self._note_unknown("it logs", frame)
         elif pure_allowlist.is_dynamos(code):
             self.through_dynamo = True
         elif not pure_allowlist.code_is_allowed(code, frame.f_globals):
             module = frame.f_globals.get("__name__", "?")
-            self._tell(f"it calls {module}.{code.co_qualname}, which may do more than return a value", frame)
+            self._note_unknown(f"it calls {module}.{code.co_qualname}, which may do more than return a value", frame)
 
-    def _tell(self, what: str, frame: FrameType) -> None:
+    def _note_unknown(self, what: str, frame: FrameType) -> None:
         if len(self.unknown) < 10:
             users = user_lines.user_frame(frame)
             self.unknown.append(_at(what, user_lines.line_of(users or frame)))
@@ -221,8 +221,8 @@ def _at(what: str, line: Line) -> str:
 
 def _token(read: Callable[[], object]) -> Any:
     value = read()
-    is_told = isinstance(value, (int, float, str, bytes)) or is_of_the_host(value)
-    return value if is_told else id(value)
+    is_by_value = isinstance(value, (int, float, str, bytes)) or is_of_the_host(value)
+    return value if is_by_value else id(value)
 
 
 def _random_states() -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ class HostPart:
     """The host computation of one call: lines of Python, and which of the tape's numbers they compute."""
 
     lines: list[str]
-    told: dict[int, str]
+    messages: dict[int, str]
     numbers: dict[int, str]
     given: dict[str, Any]
     tokens: dict[str, Any]
@@ -28,7 +28,7 @@ class HostPart:
             return _OTHERWISE
         for index, (one, theirs) in enumerate(zip(self.lines, other.lines, strict=False)):
             if one != theirs:
-                return other.told.get(index) or self.told.get(index) or _OTHERWISE
+                return other.messages.get(index) or self.messages.get(index) or _OTHERWISE
         is_same = len(self.lines) == len(other.lines) and self.numbers == other.numbers
         return "" if is_same and self.tokens == other.tokens else _OTHERWISE
 

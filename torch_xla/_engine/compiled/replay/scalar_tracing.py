@@ -124,7 +124,7 @@ class HostTrace:
         self.reasons: list[str] = []
         self._device = device
         self._lines: list[str] = []
-        self._told: dict[int, str] = {}  # lines that end the computation, with the message
+        self._messages: dict[int, str] = {}  # lines that end the computation, with the message
         self._numbers: dict[int, str] = {}  # index in the tape's numbers → its name
         self._given: dict[str, Any] = {}
         self._tokens: dict[str, Any] = {}  # what these are compared by with those of another call
@@ -211,7 +211,7 @@ class HostTrace:
     @property
     def part(self) -> "HostPart":
         """Return the host computation."""
-        return HostPart(self._lines, self._told, self._numbers, self._given, self._tokens, self.tensors)
+        return HostPart(self._lines, self._messages, self._numbers, self._given, self._tokens, self.tensors)
 
     # Called by numbers.
 
@@ -236,9 +236,9 @@ class HostTrace:
                 f"it looks at the value of a number that the host computes{_here()}",
             )
 
-    def _end_unless(self, condition: str, told: str) -> None:
-        self._told[len(self._lines)] = told
-        self._lines.append(f"if not ({condition}): return {told!r}")
+    def _end_unless(self, condition: str, message: str) -> None:
+        self._messages[len(self._lines)] = message
+        self._lines.append(f"if not ({condition}): return {message!r}")
 
     def _number(self, value: float, text: str) -> HostNumber:
         number = HostNumber(self, value, f"v{len(self._lines)}")

@@ -101,7 +101,7 @@ def _note_effects(facts: Facts, reached: Reached, watch: CallWatch, known: Reads
     if not watch.complete:
         facts.reasons.append("a profiler or debugger was active")
     facts.differences = reached.differences()
-    facts.reasons += [_told(each, watch) for each in facts.differences]
+    facts.reasons += [_described(each, watch) for each in facts.differences]
     if known is not None:
         facts.reasons += [*watch.unknown, *reached.unknown, *not_found(reached, facts.reads)]
         if "__globals__" in facts.reads.names:
@@ -140,13 +140,13 @@ def _call(
     watch = CallWatch([each for each in suspects if not host.knows(each)])
     arguments = {id(value_of(tensor)): index for index, tensor in enumerate(call.tensors)}
 
-    def tell(value: Value, asked: Asked) -> None:
+    def note_read(value: Value, asked: Asked) -> None:
         if threading.get_ident() == thread and id(value) in arguments:
             facts.checked.setdefault(arguments[id(value)], set()).add(asked)
 
     thread = threading.get_ident()
     try:
-        onlookers.append(tell)
+        onlookers.append(note_read)
         with watch, host if is_needed else nullcontext():
             result = function(*args, **kwargs)
     except BaseException:
@@ -159,8 +159,8 @@ def _call(
         try:
             watch.end()
         finally:
-            if tell in onlookers:
-                onlookers.remove(tell)
+            if note_read in onlookers:
+                onlookers.remove(note_read)
             host.restore()
     facts.reads = watch.reads()
     facts.reasons += watch.reasons
@@ -183,7 +183,7 @@ def _holds(container: object, copy: list[Any]) -> bool:
     return len(now) == len(copy) and all(map(is_, now, copy))
 
 
-def _told(difference: Change, watch: CallWatch) -> str:
+def _described(difference: Change, watch: CallWatch) -> str:
     line = watch.line_of(difference.path)
     where = f" ({user_lines.text(line)})" if line is not None else ""
     return f"it changes {difference}{where}"

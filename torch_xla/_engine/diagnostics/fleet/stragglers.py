@@ -111,8 +111,8 @@ def compare(minute: Goodput) -> None:
 
 
 def _read(texts: Mapping[int, str]) -> dict[int, Pace]:
-    told: dict[int, Any] = {index: json.loads(text) for index, text in texts.items()}
-    return {index: Pace(whole, own) for index, (when, whole, own) in told.items() if time.time() - when < _OLD}
+    by_process: dict[int, Any] = {index: json.loads(text) for index, text in texts.items()}
+    return {index: Pace(whole, own) for index, (when, whole, own) in by_process.items() if time.time() - when < _OLD}
 
 
 def begin() -> None:

@@ -55,7 +55,7 @@ def findings() -> list[str]:
     return found
 
 
-def read_told_by(event: object, most_frames: int) -> Read | None:
+def reported_read(event: object, most_frames: int) -> Read | None:
     """Return the read that an event reports, made by the running operator of this thread."""
     if not isinstance(event, Fallback | Transfer) or (
         isinstance(event, Transfer) and event.direction is not Direction.FROM_DEVICE
@@ -105,15 +105,15 @@ class Analysis:
     def _hear(self, event: object) -> None:
         if isinstance(event, Compilation | Execution):
             if not eager.is_on():
-                self._tell_of_program(event)
+                self._write_program(event)
         elif isinstance(event, StepEnd):
             self._write(PROFILER, findings(), framed=False)
         else:
-            read = read_told_by(event, self._most_frames)
+            read = reported_read(event, self._most_frames)
             if read is not None:
                 self._reads.add(read)
 
-    def _tell_of_program(self, event: Compilation | Execution) -> None:
+    def _write_program(self, event: Compilation | Execution) -> None:
         if isinstance(event, Execution):
             if self._level > 1:
                 place = here()
@@ -122,8 +122,8 @@ class Analysis:
         elif event.sizes is not None:
             self._write("Post Compilation Analysis", _sizes(event.sizes))  # programs count the lines of this block
             if event.shared:
-                told = f"graph {self._hash_of(event.program)}: compiled once: {causes.times(event.shared)}"
-                self._write("Stage Analysis", [told], framed=False)
+                times = f"graph {self._hash_of(event.program)}: compiled once: {causes.times(event.shared)}"
+                self._write("Stage Analysis", [times], framed=False)
 
     def _shown(self, place: CallSite) -> tuple[Line, ...]:
         return place.frames[: self._most_frames]

@@ -2,13 +2,13 @@
 
 from ... import config
 from ...metrics import events
-from .debug_log import read_told_by
+from .debug_log import reported_read
 
 _file = ""
 
 
 def _hear(event: object) -> None:
-    read = read_told_by(event, config.debug_max_frames())
+    read = reported_read(event, config.debug_max_frames())
     if read is not None:
         with open(_file, "a") as file:
             file.write(read.line() + "\n")

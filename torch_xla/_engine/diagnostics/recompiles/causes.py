@@ -102,7 +102,7 @@ def note(compilation: Compilation) -> None:
     _known.append(new)
     while len(_known) > 1 and sum(len(each.graph.operations) for each in list(_known)) > _MOST_OPERATIONS:
         _known.popleft()
-    _tell(explanation)
+    _log_explanation(explanation)
 
 
 def explain(compilation: Compilation) -> Explanation:
@@ -165,7 +165,7 @@ def _shares_operations(old: Known, new: Known) -> bool:
     return (size >= _FEW and shared == size) or (size >= _MANY and 4 * shared >= 3 * size)
 
 
-def _tell(explanation: Explanation) -> None:
+def _log_explanation(explanation: Explanation) -> None:
     """Log a line for the 1st, 2nd, 4th, 8th … program of one reason; warn from the 4th on."""
     if not explanation.is_recompilation:
         _log.debug("%s", explanation)

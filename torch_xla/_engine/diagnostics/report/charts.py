@@ -48,8 +48,8 @@ def steps(shares: Sequence[StepShare]) -> str:
 
 def _bar(share: StepShare, x: float, width: float, top: float, has_room: bool) -> str:
     scale = (_HEIGHT - _TOP - _BOTTOM) / top
-    told = ", ".join(f"{kind} {seconds * 1e3:.2f} ms" for kind, seconds in share.seconds.items() if seconds > 0)
-    body = f"<g><title>step {share.step.number}: {share.step.seconds * 1e3:.2f} ms ({escape(told)})</title>"
+    parts = ", ".join(f"{kind} {seconds * 1e3:.2f} ms" for kind, seconds in share.seconds.items() if seconds > 0)
+    body = f"<g><title>step {share.step.number}: {share.step.seconds * 1e3:.2f} ms ({escape(parts)})</title>"
     y = float(_HEIGHT - _BOTTOM)
     shrink = min(1.0, top / share.step.seconds) if share.step.seconds else 1.0
     for kind in (RECORDING, WAITING, FALLBACK, COMPILING):

@@ -134,8 +134,8 @@ def _warn_of_bytes(index: Tensor | None) -> None:
     if frame is None:
         warnings.warn(_BYTES, stacklevel=2)
     else:
-        told = frame.f_globals.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(_BYTES, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=told)
+        seen = frame.f_globals.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(_BYTES, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=seen)
 
 
 def _is_mask(index: Tensor) -> bool:

@@ -72,8 +72,8 @@ class _History:
         self, key: int, array: jax.Array, sizes: dict[int, int], line: Line | None, frames: tuple[Line, ...]
     ) -> None:
         shown = [each for each in (line, *(frame for frame in frames if frame != line)) if each is not None]
-        told = [{"filename": file, "line": number, "name": name} for file, number, name in shown]
-        self.seen[key] = seen = _Seen(array, self.next_address, sizes, told if self.with_frames else [])
+        shown_frames = [{"filename": file, "line": number, "name": name} for file, number, name in shown]
+        self.seen[key] = seen = _Seen(array, self.next_address, sizes, shown_frames if self.with_frames else [])
         self.next_address += -(-max(sizes.values(), default=1) // _ALIGNMENT) * _ALIGNMENT or _ALIGNMENT
         for action in ("segment_alloc", "alloc"):
             self._trace(action, seen)

@@ -136,7 +136,7 @@ def _decide(
     if any(role.kind is RoleKind.PARAMETER for role in roles):
         known = known_of(program.target, None)
         _last = search_for(program, roles, numbers, shape, known, config.auto_spmd_compilations())
-        logger.info(_told(_last))
+        logger.info(_summary(_last))
         _remember(_last, roles, program.graph.inputs, program.target)
         dims = {i: d for group, d in zip(_last.groups, _last.dims, strict=True) for i in group.members}
     else:
@@ -187,7 +187,7 @@ def _places(tape: Tape) -> Mapping[int, int]:
     return found
 
 
-def _told(found: Found) -> str:
+def _summary(found: Found) -> str:
     ends = "no change of one group would help" if found.is_exhausted else "XLA_AUTO_SPMD_COMPILATIONS looks further"
     return (
         f"layout over a mesh of {found.mesh_shape}: {len(found.trials)} were compiled in {found.seconds:.1f} s, "
