@@ -1,5 +1,6 @@
-"""Tensors given as `out=`, and others that one operator writes: an interrupt finds all of them written, or none."""
+"""Tensors given as `out=`: an interrupt finds all of them written, or none; numbers are taken as on the CPU."""
 
+import functools
 import gc
 import sys
 from collections.abc import Callable
@@ -10,7 +11,10 @@ import pytest
 import torch
 
 import torch_xla
+from tests.support.ways_to_run import made_to_run
 from torch_xla import _engine
+from torch_xla._engine.compat.names.torch import OpOverload, schema_of
+from torch_xla._engine.dispatch.op_schema import form_of, operator_of, overload_for
 
 HERE = _engine.__path__[0]
 
@@ -96,3 +100,119 @@ def test_an_interrupt_finds_all_written_or_none(name: str) -> None:
         at += 1
     assert at > 30
     assert _seen(tensors) == after
+
+
+OUT_DTYPES = (torch.half, torch.bfloat16, torch.int64, torch.float64, torch.complex64, torch.bool)
+
+
+def _siblings(op: OpOverload) -> list[OpOverload]:
+    """Return the overloads like this one with an `out=`, that take a number for one of its tensors."""
+    ours = {a.name: str(a.type) for a in schema_of(op).arguments}
+    found = []
+    for overload in op.overloadpacket.overloads():
+        other = getattr(op.overloadpacket, overload)
+        theirs = {a.name: str(a.type) for a in schema_of(other).arguments}
+        changed = {(kind, theirs.get(name)) for name, kind in ours.items() if theirs.get(name) != kind}
+        if list(theirs) == list(ours) and form_of(other) is form_of(op) and changed == {("Tensor", "number")}:
+            found.append(other)
+    return found
+
+
+def _with_numbers() -> list[str]:
+    """Return every overload with an `out=` and a number that another overload of its operator takes as a tensor."""
+    packets = {schema.name: schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")}
+    found = set()
+    for schema in packets.values():
+        packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"))
+        overloads = [getattr(packet, name) for name in packet.overloads()]
+        writing = [op for op in overloads if any(a.is_out for a in schema_of(op).arguments)]
+        found |= {sibling.name() for op in writing for sibling in _siblings(op)}
+    return sorted(found)
+
+
+def _calls(op: OpOverload) -> list[Callable[[str], Any]]:
+    """Return calls of an overload: every dtype of `out=`, and for one of them sizes that do not fit."""
+    given: list[Any] = []
+    for argument in schema_of(op).arguments:
+        kind = str(argument.type)
+        if not argument.kwarg_only:
+            tensor = torch.tensor([3.0, 1.0, 2.0]) if not given else torch.tensor([2.0, 1.0, 3.0])
+            values = {"Tensor": tensor, "number": 2.5, "int": 3}
+            given.append(values[kind] if kind in values else argument.default_value)
+
+    def call(device: str, dtype: torch.dtype, size: int, operands: torch.dtype) -> Any:
+        is_of_places = any(name in op.name() for name in ("index_fill", "masked_fill"))
+        args = [a.to(device, operands) if isinstance(a, torch.Tensor) else a for a in given]
+        args = [int(a) if isinstance(a, float) and operands is torch.int64 else a for a in args]
+        if is_of_places:
+            places = torch.tensor([0, 2]) if "index" in op.name() else torch.tensor([True, False, True])
+            args[-2:] = [places.to(device), args[-1]]
+            args[1:-2] = [0] if "index" in op.name() else []
+        out = torch.zeros(size, dtype=dtype, device=device)
+        op(*args, out=out)
+        return out
+
+    return [
+        functools.partial(call, dtype=dtype, size=size, operands=operands)
+        for operands in (torch.float32, torch.int64)
+        for dtype in OUT_DTYPES
+        for size in ((3, 5, 0) if dtype is torch.half else (3,))
+    ]
+
+
+def _outcome(call: Callable[[str], torch.Tensor], device: str) -> Any:
+    try:
+        return call(device)
+    except Exception as refusal:  # whatever the CPU raises is expected
+        return type(refusal)
+
+
+def _unlike_the_cpu(names: list[str]) -> list[str]:
+    """Return the calls of these overloads that are refused on one device alone, or in another way, or give others."""
+    pairs = [
+        (f"{name} {call.keywords}", *(_outcome(call, device) for device in ("cpu", "xla")))  # type: ignore[attr-defined]
+        for name in names
+        for call in _calls(operator_of(name).overload)
+    ]
+    torch_xla.sync()  # all of them in one program
+    unlike = []
+    for what, expected, found in pairs:
+        if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
+            rough = {"rtol": 2e-2, "atol": 1e-3} if expected.dtype.itemsize == 2 else {}
+            try:
+                torch.testing.assert_close(found.cpu(), expected, equal_nan=True, **rough)
+            except AssertionError as difference:
+                unlike.append(f"{what}: {difference}")
+        elif not isinstance(expected, type) or not isinstance(found, type) or not issubclass(found, expected):
+            unlike.append(f"{what}: {found}, not {expected}")
+    return unlike
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("way", ["recorded", "eager"])
+def test_a_number_beside_an_out_is_taken_as_on_the_cpu(way: str) -> None:
+    names = _with_numbers()
+    with made_to_run(way, _unlike_the_cpu) as unlike:
+        assert not unlike(names[:: len(names) // 6])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_number_beside_an_out_is_taken_as_on_the_cpu() -> None:
+    names = _with_numbers()
+    assert len(names) > 50
+    assert not _unlike_the_cpu(names)
+
+
+def test_an_overload_that_takes_numbers_is_called_with_numbers() -> None:
+    for name in _with_numbers():
+        wrapping = operator_of(name).overload
+        places = [str(a.type) for a in schema_of(wrapping).arguments]
+        numbers = tuple(2.5 if kind == "number" else torch.ones(1) for kind in places)
+        for sibling in (other for other in _overloads(wrapping) if wrapping in _siblings(other)):
+            assert overload_for(operator_of(sibling.name()), numbers) is wrapping
+            assert overload_for(operator_of(sibling.name()), (torch.ones(1),) * len(places)) is sibling
+
+
+def _overloads(op: OpOverload) -> list[OpOverload]:
+    return [getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads()]

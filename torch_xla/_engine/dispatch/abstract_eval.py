@@ -10,7 +10,7 @@ from ..compat.names.torch import pytree, schema_of
 from ..ir.value_spec import Spec, contiguous_stride, spec_of
 from ..ir.view.geometry import Geometry
 from . import missing_meta_kernels
-from .op_schema import Form, Operator
+from .op_schema import Form, Operator, overload_for
 from .tensor_iterator import stride_of_result
 
 # Operators whose meta kernels leave the order of the result to the device, and which of their arguments PyTorch's
@@ -62,7 +62,7 @@ def infer(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) 
     of_the_cpu = schema_of(operator.overload).name not in missing_meta_kernels.LIKE_CUDA
     with private.without_modes(), torch.no_grad(), private.meta_kernels_for_the_cpu(of_the_cpu):
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
-        kernel = missing_meta_kernels.KERNELS.get(operator.name, operator.overload)
+        kernel = missing_meta_kernels.KERNELS.get(operator.name) or overload_for(operator, meta_args)
         result = kernel(*meta_args, **meta_kwargs)
         if operator.name in _ORDERED_AS:
             result = _ordered_as(result, meta_args[_ORDERED_AS[operator.name]])

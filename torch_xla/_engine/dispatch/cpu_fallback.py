@@ -21,7 +21,7 @@ from ..tensor.storage import Overtaken, refuse_if_overtaken, value_of
 from ..transfer import cuda_zero_copy
 from ..transfer.host_copies import to_cpu, upload_into
 from .cpu_fallback_list import ON_THE_CPU
-from .op_schema import Operator
+from .op_schema import Operator, overload_for
 
 _warned: set[str] = set()
 
@@ -120,7 +120,7 @@ def _run_by(
 
     there, named = pytree.tree_map(fetch, (args, kwargs))
     versions = {key: _version_of(copy) for key, copy in copies.items()}
-    result = operator.overload(*there, **named)
+    result = overload_for(operator, there)(*there, **named)
     # An extension's operator may write to an argument that its schema does not declare as written.
     written += [
         originals[id(copy)]

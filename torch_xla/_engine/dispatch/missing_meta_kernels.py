@@ -141,7 +141,7 @@ def _element_by_element(op: Any) -> Callable[..., Any]:
 
     def kernel(self: Any, other: Any, **options: Any) -> Tensor:
         # Forms that write are called with a number, too.
-        function = op if isinstance(other, Tensor) else op.overloadpacket
+        function = op if isinstance(self, Tensor) and isinstance(other, Tensor) else op.overloadpacket
         result = function(self, other, **options)
         like = torch.eq(self, other) if isinstance(self, Tensor) else torch.eq(other, self)
         return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype, device="meta")

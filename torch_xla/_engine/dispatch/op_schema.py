@@ -124,6 +124,33 @@ def operator_of(name: str) -> Operator:
     )
 
 
+def overload_for(operator: Operator, args: tuple[Any, ...]) -> OpOverload:
+    """Return the overload to call with these arguments: one that takes numbers where there are numbers.
+
+    `fmod.Scalar_out` wraps its number in a tensor and calls `fmod.Tensor_out`, but PyTorch gives a kernel in Python the
+    number itself, which `fmod.Tensor_out` does not take.
+    """
+    numbers = tuple(i for i, argument in enumerate(args) if isinstance(argument, (bool, int, float, complex)))
+    return _taking_numbers(operator.overload, numbers) if numbers else operator.overload
+
+
+@functools.cache
+def _taking_numbers(op: OpOverload, numbers: tuple[int, ...]) -> OpOverload:
+    ours = [(a.name, str(a.type)) for a in schema_of(op).arguments]
+    wrapped = [i for i in numbers if i < len(ours) and ours[i][1] in ("Tensor", "Optional[Tensor]")]
+    if not wrapped:
+        return op
+    for i in wrapped:
+        ours[i] = (ours[i][0], "number")
+    namespace, name = schema_of(op).name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    for candidate in (getattr(packet, overload_name) for overload_name in packet.overloads()):
+        theirs = [(a.name, str(a.type).replace("Optional[number]", "number")) for a in schema_of(candidate).arguments]
+        if theirs == ours and form_of(candidate) is form_of(op):
+            return candidate  # type: ignore[no-any-return]
+    return op
+
+
 def _names_dtype(op: OpOverload | None) -> bool:
     return op is not None and any(argument.name == "dtype" for argument in schema_of(op).arguments)
 

@@ -15,7 +15,7 @@ from ...quiet_calls import quiet
 from ...tensor.host_known_values import contents_of
 from ...tensor.storage import value_of
 from ...tensor.upload import from_numpy
-from ..op_schema import Operator
+from ..op_schema import Operator, overload_for
 
 _OVERLAPPING_TARGET = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
@@ -211,7 +211,7 @@ def refusal_of_the_cpu(
 
 @quiet()
 def _call_quietly(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    operator.overload(*args, **kwargs)
+    overload_for(operator, args)(*args, **kwargs)
 
 
 def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
