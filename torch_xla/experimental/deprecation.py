@@ -23,34 +23,24 @@ def deprecated(module: object, new: F, old_name: str | None = None, extra_msg: s
     owner = getattr(module, "__name__", str(module))
     target = f"{new.__module__}.{new.__name__}"
     old = f"{owner}.{old_name or new.__name__}"
-    told = False
-
-    @functools.wraps(new)
-    def call(*args: object, **kwargs: object) -> Any:
-        nonlocal told
-        if not told:
-            told = True
-            warnings.warn(
-                f"{old} is deprecated. Use {target} instead.{f' {extra_msg}' if extra_msg else ''}",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        return new(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
+    return _warning(new, f"{old} is deprecated. Use {target} instead.{f' {extra_msg}' if extra_msg else ''}")
 
 
 def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
     """Make a function warn once that it will be removed. This is a decorator."""
-    told = False
+    more = f" {extra_msg}" if extra_msg else ""
+    return _warning(new, f"{new.__module__}.{new.__name__} is deprecated.{more}")
+
+
+def _warning(new: F, message: str) -> F:
+    is_first = True
 
     @functools.wraps(new)
     def call(*args: object, **kwargs: object) -> Any:
-        nonlocal told
-        if not told:
-            told = True
-            more = f" {extra_msg}" if extra_msg else ""
-            warnings.warn(f"{new.__module__}.{new.__name__} is deprecated.{more}", DeprecationWarning, stacklevel=2)
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
         return new(*args, **kwargs)
 
     return call  # type: ignore[return-value]

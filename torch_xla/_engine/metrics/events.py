@@ -178,6 +178,15 @@ def unlisten(listener: Listener) -> None:
     _settle()
 
 
+def listen_if(is_wanted: bool, listener: Listener) -> None:
+    """Make `listener` one that is called for every event, or none, whichever it was before."""
+    is_called = any(entry[0] == listener for entry in _listeners)
+    if is_wanted and not is_called:
+        listen(listener)
+    elif is_called and not is_wanted:
+        unlisten(listener)
+
+
 def guard(guard: Listener) -> None:
     """Call `guard(event)` before every action from now on; if it raises, the action is not done."""
     _guards.append(guard)

@@ -17,8 +17,5 @@ def _hear(event: object) -> None:
 def apply_settings() -> None:
     """Listen if the settings name a file."""
     global _file
-    before, _file = _file, config.tracker_file()
-    if _file and not before:
-        events.listen(_hear)
-    elif before and not _file:
-        events.unlisten(_hear)
+    _file = config.tracker_file()
+    events.listen_if(bool(_file), _hear)

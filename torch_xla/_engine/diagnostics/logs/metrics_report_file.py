@@ -33,8 +33,5 @@ _file = ""
 def apply_settings() -> None:
     """Listen for steps if the settings name a file."""
     global _file
-    before, _file = _file, config.metrics_file()
-    if _file and not before:
-        events.listen(_hear)
-    elif before and not _file:
-        events.unlisten(_hear)
+    _file = config.metrics_file()
+    events.listen_if(bool(_file), _hear)

@@ -7,7 +7,6 @@ from ... import config
 from ...metrics import events, user_lines
 from ...metrics.events import StepEnd
 
-_is_on = False
 _dumps_stack = False
 
 
@@ -21,12 +20,8 @@ def _hear(event: object) -> None:
 
 def apply_settings() -> None:
     """Turn on what the settings ask for."""
-    global _is_on, _dumps_stack
-    before, _is_on = _is_on, config.emit_step_log()
-    if _is_on and not before:
-        events.listen(_hear)
-    elif before and not _is_on:
-        events.unlisten(_hear)
+    global _dumps_stack
+    events.listen_if(config.emit_step_log(), _hear)
     if config.dump_fatal_stack() and not _dumps_stack:
         _dumps_stack = True
         if not faulthandler.is_enabled():

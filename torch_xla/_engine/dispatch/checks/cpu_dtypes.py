@@ -149,10 +149,10 @@ def is_refused(
         return cpu_errors.is_refused_everywhere(operator, args, kwargs)
     if of_kernels_alone:
         return False
-    return not of_dtypes_alone or _comes_of_dtypes(operator, args, kwargs, refusal)
+    return not of_dtypes_alone or _comes_of_dtypes(operator, args, kwargs)
 
 
-def _comes_of_dtypes(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], refusal: Exception) -> bool:
+def _comes_of_dtypes(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether the CPU accepts the same call with operands of one dtype."""
     tensors = _tensors(args, kwargs)
     named = _named(operator, args, kwargs)

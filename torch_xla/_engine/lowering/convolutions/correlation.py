@@ -37,11 +37,7 @@ def operand_gradient(
 ) -> jax.Array:
     """Return the gradient of `correlate` by its operand, whose extent is `extent`, given that by its result."""
     back = window.fitted(extent, grad.shape[2:]).reverse()
-    form = (
-        None
-        if 0 in (*grad.shape, *kernel.shape)
-        else operand_gradient_form(kernel.shape, grad.shape, window, groups, extent)
-    )
+    form = None if 0 in (*grad.shape, *kernel.shape) else operand_gradient_form(grad.shape, window, groups, extent)
     if form is None:
         return correlate(grad, _reversed(kernel, groups), back, groups)
 

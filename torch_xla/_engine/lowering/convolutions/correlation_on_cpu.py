@@ -101,7 +101,7 @@ def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: 
     return lambda x, g: _gradient_by_columns(x, g, window, groups)
 
 
-def operand_gradient_form(kernel: _Shape, grad: _Shape, window: Window, groups: int, extent: _Shape) -> _Form | None:
+def operand_gradient_form(grad: _Shape, window: Window, groups: int, extent: _Shape) -> _Form | None:
     """Choose likewise the form of the gradient by the operand, of extent `extent`; it takes gradient and kernel."""
     if not _are_known(extent):
         return None

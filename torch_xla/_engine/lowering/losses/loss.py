@@ -26,9 +26,7 @@ def _spread(gradient: jax.Array, like: jax.Array, reduction: int) -> jax.Array:
     return widened(gradient) / max(like.size, 1) if reduction == MEAN else widened(gradient)
 
 
-def _class_weights(
-    shape: tuple[int, ...], target: jax.Array, weight: jax.Array | None, ignore_index: int, dtype: np.dtype
-) -> jax.Array:
+def _class_weights(target: jax.Array, weight: jax.Array | None, ignore_index: int, dtype: np.dtype) -> jax.Array:
     """Return the weight of each target's class; 0 where the target is to be ignored."""
     counted = target != ignore_index
     if weight is None:
@@ -42,7 +40,7 @@ def _forward(
 ) -> tuple[jax.Array, jax.Array]:
     x, target = widened(self), target.astype(np.int64)
     dim = 0 if x.ndim == 1 else 1
-    weights = _class_weights(x.shape, target, weight, ignore_index, x.dtype)
+    weights = _class_weights(target, weight, ignore_index, x.dtype)
     index = jnp.expand_dims(jnp.where(target == ignore_index, 0, target), dim)
     picked = jnp.squeeze(jnp.take_along_axis(x, index, dim, mode="clip"), dim)
     # Not a product alone: an ignored target's probability may be infinite.
@@ -65,7 +63,7 @@ def _backward(
 ) -> jax.Array:
     dim = 0 if self.ndim == 1 else 1
     gradient, target = widened(grad_output), target.astype(np.int64)
-    weights = _class_weights(self.shape, target, weight, ignore_index, gradient.dtype)
+    weights = _class_weights(target, weight, ignore_index, gradient.dtype)
     if reduction == MEAN:
         gradient = gradient / widened(total_weight)
     each = jnp.expand_dims(jnp.where(weights == 0, jnp.zeros((), gradient.dtype), -gradient * weights), dim)
