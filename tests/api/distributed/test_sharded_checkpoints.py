@@ -4,14 +4,18 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 import torch
+import torch.distributed as dist
 
-from tests.support import compiler
+import torch_xla
+import torch_xla.distributed.xla_backend
+from tests.support import compiler, fleet
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, SPMDLoadPlanner, SPMDSavePlanner
 
 ROOT = Path(__file__).parents[3]
@@ -135,3 +139,37 @@ def test_an_address_names_what_is_not_installed() -> None:
 
 def test_nothing_whole_is_none(tmp_path: Path) -> None:
     assert CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False).restore_latest({}) is None
+
+
+def train_while_saving(folder: str) -> tuple[list[int], list[float]]:
+    """Train with collectives while a thread saves, later in process 0 than in process 1; return steps and values."""
+    if not dist.is_initialized():
+        dist.init_process_group("xla", init_method="xla://")
+    both = dist.new_group(backend="cpu:gloo,xla:xla")
+    manager = CheckpointManager(folder, 4, process_group=both, chkpt_on_preemption=False)
+    save = manager._save
+
+    def late(*args: Any) -> None:
+        time.sleep(0.3 * (1 - dist.get_rank()))
+        save(*args)
+
+    manager._save = late  # type: ignore[method-assign]
+    w = torch.ones(2, device="xla")
+    for step in range(12):
+        dist.all_reduce(w, group=both)
+        torch_xla.sync()
+        on_host = torch.ones(1)
+        dist.all_reduce(on_host, group=both)
+        w = w * (on_host / 4).to("xla")
+        manager.save_async(step, {"w": w})
+        time.sleep(0.02)
+    manager.join()
+    state = {"w": torch.zeros(2, device="xla")}
+    assert manager.restore_latest(state) == 8
+    dist.destroy_process_group(both)
+    return manager.all_steps(), state["w"].tolist()
+
+
+@pytest.mark.slow
+def test_a_thread_saves_while_the_processes_exchange_data(tmp_path: Path) -> None:
+    assert fleet.fleet_of(2).run(train_while_saving, str(tmp_path)) == [([0, 4, 8], [1.0, 1.0])] * 2

@@ -25,7 +25,8 @@ class CheckpointManager:
     `chkpt_on_preemption` is set. The `max_to_keep` checkpoints that were written last are kept, or all of them if it is
     0. Up to `max_pending_async` checkpoints may be written at the same time, each by `num_of_threads` threads. In a
     program of several processes every process calls the same methods with the same steps, after
-    `torch.distributed.init_process_group`; `process_group` must have a backend for the CPU, such as gloo.
+    `torch.distributed.init_process_group`. The manager makes a group of its own for Gloo from `process_group`, or from
+    all processes: its thread saves at any moment of the training, whose collectives come in another order in each.
 
     A checkpoint is written to a temporary folder, which is renamed when it is complete. A process that is killed while
     writing leaves the other checkpoints intact. `path` may be an address such as "s3://bucket/run": fsspec writes
@@ -66,7 +67,7 @@ class CheckpointManager:
         self.chkpt_on_preemption = chkpt_on_preemption
         self._most_pending = max(1, max_pending_async or 1)
         self._threads = num_of_threads or 1
-        self._group = process_group
+        self._group = None if _is_alone() else _own_group(process_group)
         self._pending: deque[Future[None]] = deque()
         self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
         if chkpt_on_preemption:
@@ -183,6 +184,11 @@ class CheckpointManager:
     def _meet(self) -> None:
         if not _is_alone():
             dist.barrier(self._group)
+
+
+def _own_group(group: dist.ProcessGroup | None) -> Any:
+    """Return a new group of the same processes, whose collectives no other code orders."""
+    return dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
 
 
 # PyTorch warns of every checkpoint of a program of one process.
