@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager
 
 from .._engine import diagnostics as _diagnostics
 from .._engine import metrics as _metrics
-from .._engine import step as _step
 from .._engine.diagnostics import Exporter as Exporter
 from .._engine.diagnostics import Goodput as Goodput
 
@@ -97,4 +96,4 @@ def dump_flight_recorder(prefix: str | None = None) -> str:
     >>> pathlib.Path(path).name
     'rank_0'
     """
-    return _step.dump_flight_record(prefix)
+    return _diagnostics.dump_flight_record(prefix)

@@ -6,6 +6,7 @@ Doors: none.
 """
 
 from .fleet.exporters import Exporter, send_opentelemetry, serve_prometheus, write_json_lines, write_tensorboard
+from .fleet.flight_recorder import dump as dump_flight_record
 from .fleet.goodput import Goodput
 from .fleet.goodput import read as read_goodput
 from .logs.evaluation_ban import allow as allow_evaluation

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..step import cached_graphs, pending_graph
+from ..step import inputs_of_graph, pending_graph
 from ..tensor.storage import snapshot
 from ..transfer.batch_reads import to_host
 from .hlo_proto import json_of, renamed
@@ -34,7 +34,7 @@ class LoweringContext:
     def build(self, tensors: Sequence[torch.Tensor]) -> None:
         """Lower the operations recorded for these tensors, which become the results."""
         self._pending = pending_graph.graph_of([pending_graph.on_xla(each) for each in tensors])
-        self._inputs = cached_graphs.inputs_of(tensors)[1][: len(self._pending.inputs)]
+        self._inputs = inputs_of_graph(tensors)[1][: len(self._pending.inputs)]
 
     def hlo(self) -> bytes:
         """Return the module as a serialised `HloModuleProto`, under the name of this context."""

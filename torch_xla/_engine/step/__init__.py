@@ -3,19 +3,18 @@
 In: the tape of a device and who holds its values. Out: buffers, by way of `compile/`. Read `sync.py` top to bottom,
 with `step.py` beside it, which names the records; then `schedule.py`, whose passes have a file each.
 
-Doors: cached_graphs, constant_predicates, donation, eager_cache, end_of_step, executor, in_flight, liveness,
+Doors: collective_consistency, constant_predicates, donation, eager_cache, end_of_step, executor, in_flight, liveness,
 named_scopes, pending_graph, pending_op_counts, pending_text, run_failures, schedule, step, sync, unlocked_compile,
 waits_among_processes.
 """
 
-from .cached_graphs import drop_recorded, need_materialisation
-from .cached_graphs import inputs_of as inputs_of_graph
-from .cached_graphs import remember as remember_graph
-from .cached_graphs import run as run_graph
 from .end_of_step import add_closure, end_step, start_recorded, wait_for_devices
 from .end_of_step import mark as mark_step
-from .flight_recorder import dump as dump_flight_record
 from .graph_capture import Capture, CapturedGraph, is_capturing
+from .graphs_by_hash import drop_recorded, need_materialisation
+from .graphs_by_hash import inputs_of as inputs_of_graph
+from .graphs_by_hash import remember as remember_graph
+from .graphs_by_hash import run as run_graph
 from .named_scopes import close_scope, name_operation, open_scope
 from .pending_graph import is_pending, on_xla
 from .pending_text import describe as describe_pending

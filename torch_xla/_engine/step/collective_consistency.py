@@ -124,10 +124,10 @@ class _Sequence:
         self.begin = before
         self.places = {context: number for context, number in self.places.items() if number >= before}
 
-    def differs(self, begin: int, told: Sequence[str], coming: Sequence[str]) -> bool:
-        """Return whether the collectives `told` by another process, from number `begin`, differ from the own ones."""
-        own = [_short(each) for each in [*self.kept, *coming][begin - self.begin :][: len(told)]]
-        return own != list(told[: len(own)])
+    def differs(self, begin: int, announced: Sequence[str], coming: Sequence[str]) -> bool:
+        """Return whether what another process `announced`, from number `begin` on, differs from the own ones."""
+        own = [_short(each) for each in [*self.kept, *coming][begin - self.begin :][: len(announced)]]
+        return own != list(announced[: len(own)])
 
     def digest(self, end: int, coming: Sequence[str] = ()) -> str:
         """Return a hash of the collectives up to the number `end`, including the `coming` ones, which did not start."""
@@ -172,7 +172,7 @@ def compare_before_start(program: Program, step: int, source_lines: SourceLines)
             _about_to_start[part.name] = Started(sequence.end, part, source_lines, _count, time.time_ns(), watch.line)
             end = sequence.end + len(part.collectives)
             noted = _noted.get(part.name, {}).items()
-            is_different = any([sequence.differs(begin, told, part.collectives) for begin, told in noted])
+            is_different = any([sequence.differs(begin, announced, part.collectives) for begin, announced in noted])
             if not sequence.expects(part.collectives):
                 asked.append((part, sequence.end, sequence.digest(end, part.collectives)))
         if is_different:
@@ -200,7 +200,7 @@ def note_start(program: Program, source_lines: SourceLines) -> None:
             _counted.difference_update([each for each in _counted if each[0] == part.name and each[1] <= sequence.end])
             noted = _noted.get(part.name)
             if noted is not None:
-                for begin in [begin for begin, told in noted.items() if begin + len(told) <= sequence.end]:
+                for begin in [begin for begin, announced in noted.items() if begin + len(announced) <= sequence.end]:
                     del noted[begin]
                 if not noted:
                     del _noted[part.name]
@@ -304,15 +304,15 @@ def _have_come(key: str, seconds: float) -> bool:
 
 def _answer(watch: Watch, letter: dict[str, Any]) -> None:
     """Answer an announcement: compare it with the own sequence as far as that goes, and note the rest."""
-    group, name, begin, told = (letter[each] for each in ("group", "name", "begin", "collectives"))
-    end = begin + len(told)
+    group, name, begin, announced = (letter[each] for each in ("group", "name", "begin", "collectives"))
+    end = begin + len(announced)
     with _lock:
         sequence = _sequences.setdefault(name, _Sequence())
         coming = _about_to_start.get(name)
         collectives = coming.part.collectives if coming is not None else []
-        is_different = sequence.differs(begin, told, collectives)
+        is_different = sequence.differs(begin, announced, collectives)
         if end > sequence.end:
-            _noted.setdefault(name, {})[begin] = told
+            _noted.setdefault(name, {})[begin] = announced
     if is_different or not _count_arrival(watch, group, name, end, letter["digest"]):
         # In another thread: this one must answer the "describe" request that follows.
         threading.Thread(target=_declare_difference, args=(watch, group, name, end), daemon=True).start()
@@ -324,15 +324,15 @@ def _describe(watch: Watch, letter: dict[str, Any]) -> None:
     with _lock:
         sequence = _sequences.setdefault(name, _Sequence())
         started = [*sequence.recent, *([_about_to_start[name]] if name in _about_to_start else [])]
-    told = {}
+    described = {}
     for begin, part, source_lines, *_ in started:
         if begin + len(part.places) <= end - _SHOWN_AROUND_DIFFERENCE or begin > end + _SHOWN_AROUND_DIFFERENCE:
             continue
         where = source_lines()
         for number, (words, place) in enumerate(zip(part.collectives, part.places, strict=True), begin):
             line = where[place] if place < len(where) else None
-            told[number] = [words, user_lines.text(line) if line is not None else ""]
-    watch.propose(f"described/{watch.place.index}", json.dumps([watch.step, told]))
+            described[number] = [words, user_lines.text(line) if line is not None else ""]
+    watch.propose(f"described/{watch.place.index}", json.dumps([watch.step, described]))
 
 
 heartbeats.handlers["ask"] = _answer
@@ -344,15 +344,15 @@ def _declare_difference(watch: Watch, group: Sequence[int], name: str, end: int)
         watch.has_fault.wait(3 * heartbeats.ANSWER_SECONDS)
         return
     watch.send(group, {"kind": "describe", "name": name, "end": end})
-    told: dict[int, tuple[int, dict[int, Sequence[str]]]] = {}
+    by_process: dict[int, tuple[int, dict[int, Sequence[str]]]] = {}
     for index, answer in watch.collect("described", group).items():
         step, found = json.loads(answer)
-        told[index] = step, {int(number): each for number, each in found.items()}
-    watch.declare(difference(told))
+        by_process[index] = step, {int(number): each for number, each in found.items()}
+    watch.declare(difference(by_process))
 
 
-def difference(told: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
-    """Describe processes whose collectives differ: `told` has the step of each, and its collectives by number.
+def difference(by_process: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
+    """Describe processes whose collectives differ: `by_process` has the step of each, and its collectives by number.
 
     >>> from torch_xla._engine.step import collective_consistency
     >>> print(collective_consistency.difference({0: (3, {5: ["all_reduce('sum')", "a.py:1 in f"]}), 1: (3, {})}))
@@ -361,11 +361,13 @@ def difference(told: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
       process 1, at step 3: no other one
     All must record the same collectives, of the same sizes and dtypes, in the same order.
     """
-    numbers = sorted({number for _, found in told.values() for number in found})
-    texts = {number: {found[number][0] if number in found else "" for _, found in told.values()} for number in numbers}
+    numbers = sorted({number for _, found in by_process.values() for number in found})
+    texts = {
+        number: {found[number][0] if number in found else "" for _, found in by_process.values()} for number in numbers
+    }
     first = next((number for number in numbers if len(texts[number]) > 1), -1)
     said = [f"The processes run different collectives from number {first} of the group on:"]
-    for index, (step, found) in sorted(told.items()):
+    for index, (step, found) in sorted(by_process.items()):
         words, line = found.get(first, ("no other one", ""))
         said.append(f"  process {index}, at step {step}: {words}" + (f"  ({line})" if line else ""))
     return "\n".join([*said, "All must record the same collectives, of the same sizes and dtypes, in the same order."])
@@ -409,11 +411,11 @@ def look_for_the_missing(watch: Watch, seconds: float) -> None:
         logger.warning("Process %d has waited %.0f s, and no process is late.", watch.place.index, seconds)
         return
     names = ", ".join(map(str, sorted(missing)))
-    told = "\n".join(watch.described(reports, index) for index in everyone)
+    reports_text = "\n".join(watch.described(reports, index) for index in everyone)
     watch.declare(
         f"Process {watch.place.index} waited {seconds:.0f} s in a collective for process"
         f"{'es' if len(missing) > 1 else ''} {names}, which did not come. XLA_COLLECTIVE_TIMEOUT sets how long to "
         "wait. Who reads a value (`item()`, `print`) waits for the collectives behind it: the others have to read it "
-        f"too, or to end their step, before they wait for anything else.\n{told}"
+        f"too, or to end their step, before they wait for anything else.\n{reports_text}"
     )
     raise watch.error()

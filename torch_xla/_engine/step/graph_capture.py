@@ -28,9 +28,9 @@ from ..tensor import live_counters, sharding_annotations
 from ..tensor.device import LOCK, Device
 from ..tensor.random_state import Generator
 from ..tensor.storage import operand_slot
-from .cached_graphs import drop_recorded, storages_of, stored
 from .executor import prepare as prepare_program
 from .executor import run as run_step
+from .graphs_by_hash import drop_recorded, storages_of, stored
 from .liveness import may_be_taken
 from .pending_graph import Pending, described
 from .step import Step

@@ -20,8 +20,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from tests.support.fleet import Fleet
+from torch_xla._engine.diagnostics.fleet import flight_recorder
 from torch_xla._engine.errors import PeerError
-from torch_xla._engine.step import flight_recorder
 
 # What PyTorch's own recorder writes, in a process group of Gloo.
 KEYS = {

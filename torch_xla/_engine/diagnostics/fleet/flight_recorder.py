@@ -1,6 +1,6 @@
 """The flight recorder: the last collectives of this process, in the format that PyTorch's analyser reads.
 
-`collective_consistency.py` keeps the collectives of each group of processes. Here they become entries like those of
+`step/collective_consistency.py` keeps the collectives of each group of processes. They become entries like those of
 PyTorch's recorder, with a state: "scheduled" (this process waits for the others to come to it), "started" (its program
 was given to the device), "completed" (the device has finished that program). Nothing is added to a step.
 
@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from .. import config
-from ..atomic import lock
-from ..ir.call_plan import Plan
-from ..ir.value_spec import Spec
-from ..metrics.user_lines import Line
-from ..processes import heartbeats, identity
-from ..runtime import platform
-from .collective_consistency import Started, parts_of
-from .collective_consistency import recorded as recorded_collectives
-from .in_flight import by_target as flights
-from .in_flight import still_there
+from ... import config
+from ...atomic import lock
+from ...ir.call_plan import Plan
+from ...ir.value_spec import Spec
+from ...metrics.user_lines import Line
+from ...processes import heartbeats, identity
+from ...runtime import platform
+from ...step.collective_consistency import Started, parts_of
+from ...step.collective_consistency import recorded as recorded_collectives
+from ...step.in_flight import by_target as flights
+from ...step.in_flight import still_there
 
 logger = logging.getLogger("torch_xla.flight_recorder")
 
