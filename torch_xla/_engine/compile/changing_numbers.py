@@ -7,10 +7,9 @@ from weakref import WeakKeyDictionary
 from ..compat.names.torch import OpOverload, overload_name_of
 from ..ir.call_plan import Plan
 from ..ir.graph import Graph
-from ..ir.graph_text import Line
 from ..lowering.machinery import capacity_ops
 from ..lowering.views.storage_access import PLACES
-from ..metrics.user_lines import OptimizersLine
+from ..metrics.user_lines import Line, OptimizersLine
 from . import baked_numbers
 from .symbolic_length import GROWING
 

@@ -40,7 +40,7 @@ def are_in(graph: Graph) -> bool:
     """Return whether a graph, or a graph inside one of its operations, has marks."""
     insides = (operation.plan.inside for operation in graph.operations if operation.plan.inside is not None)
     return any(operation.plan.op is MARK for operation in graph.operations) or any(
-        inner is not None and are_in(inner) for inner in (inside() for inside in insides)
+        isinstance(inner, Graph) and are_in(inner) for inner in (inside() for inside in insides)
     )
 
 
@@ -64,7 +64,9 @@ def _of(graph: Graph) -> list[_Composite]:
 
 def _arguments(operation: Operation) -> tuple[str, int, str, bool, str | None]:
     _, name, place, identity, is_input, *rest = operation.plan.arguments[0]
-    return name, place, identity, is_input, rest[0] if rest else operation.plan.arguments[1].get("attr")
+    attributes = rest[0] if rest else operation.plan.arguments[1].get("attr")
+    assert isinstance(name, str) and isinstance(place, int) and isinstance(identity, str)
+    return name, place, identity, bool(is_input), attributes if isinstance(attributes, str) else None
 
 
 def _is_complete(marks: dict[int, int]) -> bool:

@@ -54,8 +54,8 @@ def inlined(graph: Graph) -> Inlined:
 def _inside(operation: Operation) -> Graph | None:
     """Return the graph inside an operation, if it fits in its place."""
     plan = operation.plan
-    inner: Graph | None = plan.inside() if plan.inside is not None and not plan.numbers else None
-    if inner is None:
+    inner = plan.inside() if plan.inside is not None and not plan.numbers else None
+    if not isinstance(inner, Graph):
         return None
     specs = inner.specs
     given = [(spec.size, spec.dtype) for spec in inner.inputs]

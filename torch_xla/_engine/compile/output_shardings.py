@@ -14,7 +14,7 @@ from ..ir.graph import Graph, Operation
 from ..ir.input_output_alias import successors
 from ..ir.sharding import ANY, MANUAL, Placed, Sharding
 from ..lowering.machinery import manual_regions
-from ..lowering.machinery.jax_sharding import CONSTRAINT
+from ..lowering.machinery.jax_sharding import CONSTRAINT, sharding_in
 from ..lowering.machinery.registry import is_separable
 from .stages.list_ops import Lists, length_of_lists
 
@@ -58,7 +58,7 @@ class _Groups:
         said: list[tuple[int, Sharding | None]] = [(slot, spec.sharding) for slot, spec in enumerate(graph.inputs)]
         for operation in graph.operations:
             if operation.plan.op in ASKING:
-                said.append((operation.first_output, operation.plan.arguments[0][1]))
+                said.append((operation.first_output, sharding_in(operation.plan)))
             for together in _together(operation):
                 self._join(together)
         self._said: dict[int, set[Sharding | None]] = {}

@@ -26,12 +26,12 @@ from ..atomic import lock, uncollected
 from ..compat.names import jax_starters
 from ..ir.call_plan import Plan
 from ..ir.graph import Graph, Operation, walk
-from ..ir.graph_text import Line
 from ..ir.value_spec import Spec
 from ..lowering.machinery.registry import calls_python
 from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
 from ..metrics.observers import count_compile
+from ..metrics.user_lines import Line
 from ..runtime import launch_throttle
 from . import (
     baked_numbers,

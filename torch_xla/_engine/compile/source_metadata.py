@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ..compat.names.jax_source_lines import located
 from ..ir.graph import Graph
-from ..ir.graph_text import Line, name_of, shape
-from ..metrics.user_lines import text
+from ..ir.graph_text import name_of, shape
+from ..metrics.user_lines import Line, text
 
 Scope = tuple[str, ...]
 

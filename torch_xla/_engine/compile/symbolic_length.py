@@ -75,7 +75,8 @@ def computed(
     plan: Plan, operands: Sequence[jax.Array], numbers: Sequence[object], keys: jax.Array | None
 ) -> list[jax.Array]:
     """Return the results of the operation. Raises `StaticNumbers` for numbers that must not be arguments."""
-    growth: Growth = plan.arguments[0][0]
+    growth = plan.arguments[0][0]
+    assert isinstance(growth, Growth)
     *own, length = numbers
     given = [index for index, number in enumerate(own) if isinstance(number, jax.Array)]
     arrays: list[Any] = [*operands, *(own[index] for index in given), *([] if keys is None else [keys])]

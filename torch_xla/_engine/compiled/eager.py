@@ -18,6 +18,7 @@ from ..ir.call_plan import Plan
 from ..ir.tape import Tape, Value
 from ..step import eager_cache
 from ..step.liveness import StillHeld
+from ..step.step import Schedule
 from ..step.sync import sync_device
 from ..tensor.device import LOCK, Device, existing_devices
 from ..tensor.storage import refuse_if_overtaken, value_of
@@ -153,7 +154,7 @@ class _Recorded(NamedTuple):
         with LOCK:
             schedule = self.device.last_schedule
             # Not if another thread, or a finalizer, had something else run with it.
-            if schedule is not None and schedule.code == self.code:
+            if isinstance(schedule, Schedule) and schedule.code == self.code:
                 eager_cache.learn(self.key, self.slots, self.into, self.numbers, schedule)
 
 

@@ -11,6 +11,7 @@ from .. import compiler_options
 from ..compiler_options import Option
 from ..metrics import events, user_lines
 from ..step import end_of_step
+from ..step.step import Schedule
 from ..tensor import device as devices
 from ..tensor.device import Device
 from . import eager
@@ -169,6 +170,7 @@ class Region:
             self._count(device, self._most_graphs)
 
     def _count(self, device: Device, most: int) -> None:
+        assert isinstance(device.last_schedule, Schedule)
         graph = device.last_schedule.cut.graph.code
         if graph in self._graphs:
             return

@@ -170,4 +170,5 @@ def _target(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Device:
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
             return device_for(leaf.device)
-    return device_for(kwargs.get("device"))
+    device = kwargs.get("device")
+    return device_for(device if isinstance(device, torch.device | str | int) else None)

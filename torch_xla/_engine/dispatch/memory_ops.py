@@ -47,7 +47,7 @@ def empty(
     *,
     dtype: torch.dtype | None = None,
     layout: torch.layout | None = None,
-    device: object = None,
+    device: torch.device | None = None,
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
@@ -69,7 +69,7 @@ def empty_strided(
     *,
     dtype: torch.dtype | None = None,
     layout: torch.layout | None = None,
-    device: object = None,
+    device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> Tensor:
     """Implement `torch.empty_strided`: a tensor with gaps or overlaps is a view of a flat storage that is just large
@@ -104,7 +104,9 @@ def is_set_to(self: Tensor, tensor: Tensor) -> bool:
     )
 
 
-def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | None, device: object) -> Tensor:
+def _new(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | None, device: torch.device | None
+) -> Tensor:
     _refuse_negative(size)
     value = uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device))
     refuse_impossible(value.spec)

@@ -1,8 +1,8 @@
 """A plan: one recorded call without its operands and numbers. Equal calls share one plan object."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -25,6 +25,22 @@ class Number:
     index: int
 
 
+class Recorded(Protocol):
+    """An operation of a graph, as far as a plan knows it."""
+
+    @property
+    def plan(self) -> "Plan":
+        """What it does."""
+
+
+class Composed(Protocol):
+    """The graph inside a composite: `ir.graph.Graph`, which is made of plans."""
+
+    @property
+    def operations(self) -> Sequence[Recorded]:
+        """Its operations, in order."""
+
+
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Plan:
     """The description of a call without the values that it reads. Compared by identity: the recorder interns plans.
@@ -38,14 +54,14 @@ class Plan:
     """
 
     op: Hashable
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: tuple[tuple[object, ...], dict[str, object]]
     operands: tuple[Spec, ...]
     numbers: tuple[type, ...]
     outputs: tuple[Spec, ...]
     structure: tuple[int, ...] = (-1,)
     compute_dtype: torch.dtype | None = None
     draws: int = 0
-    inside: Callable[[], Any] | None = None
+    inside: "Callable[[], Composed | None] | None" = None
     replaces: tuple[int, ...] | None = None
     effect: Effect | None = None
 

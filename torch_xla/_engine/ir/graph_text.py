@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from .. import dtypes
 from ..compat.names.torch import schema_if_any
+from ..metrics.user_lines import Line
 from .call_plan import Number, Operand
 from .graph import Graph, Operation
 from .value_spec import Spec
 from .view.geometry import Geometry
-
-Line = tuple[str, int, str]  # file, line, function
 
 
 def to_text(

@@ -12,13 +12,14 @@ takes no more operations, and the interrupted call records on the next tape (`te
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count, repeat
 from operator import itemgetter
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, NamedTuple, NoReturn
 
+from ..metrics.user_lines import Line
 from .call_plan import Plan
 from .value_spec import Spec
 
@@ -36,7 +37,7 @@ class Value:
     # set for what a program computed.
     contents: Any
     # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
-    line: Any
+    line: "Line | None"
     # Of a value that is the first part of another one, which has spare capacity (`tensor/spare_capacity.py`): that one.
     # Not set for others.
     room: "Value"
@@ -60,7 +61,7 @@ class Value:
 # Set an attribute of a value, whatever its class. Written in C.
 set_buffer: Callable[[Value, Any], None] = vars(Value)["buffer"].__set__
 set_tape: Callable[[Value, "Tape | None"], None] = vars(Value)["tape"].__set__
-set_line: Callable[[Value, Any], None] = vars(Value)["line"].__set__
+set_line: Callable[[Value, Line | None], None] = vars(Value)["line"].__set__
 
 
 class Ended(Exception):
@@ -105,8 +106,8 @@ class Tape:
 
     def __init__(
         self,
-        expected: Sequence[Any] | None = None,
-        expected_lines: dict[int, Any] | None = None,
+        expected: Sequence[object] | None = None,
+        expected_lines: dict[int, Line] | None = None,
         placed: Callable[[Value], Spec] | None = None,
     ) -> None:
         self.started = perf_counter_ns()  # when its first operand entered, or its first operation was recorded
@@ -119,7 +120,7 @@ class Tape:
         self.numbers: list[Any] = []
         self.draws: list[int] = []
         # Reading a storage through a view is recorded once: (slot of the base, view) → slot.
-        self.reads: dict[Any, int] = {}
+        self.reads: dict[tuple[int, object], int] = {}
         # Named scopes: (position in the code, the scopes open from there on, outermost first).
         self.scopes: list[tuple[int, tuple[str, ...]]] = []
         self.shared: list[int] = []  # slots whose buffers have a holder outside the engine
@@ -127,12 +128,12 @@ class Tape:
         # source lines are known; the first step off the path begins to collect new ones.
         self.expected = self.expected_code = expected
         self.expected_lines = expected_lines
-        self.lines: dict[int, Any] = {}
+        self.lines: dict[int, Line] = {}
         # The recording threads: (position in the code, the thread from there on). While the tape follows its expected
         # path, that is the thread that began it.
         self.turns: list[tuple[int, int]] = [(0, get_ident())]
         # Programs of truth values that were computed beside the tape, with their operations (`constant_predicates`).
-        self.truths: dict[Any, frozenset[int]] = {}
+        self.truths: dict[Hashable, frozenset[int]] = {}
         self.front: Front | None = None  # where it was put in order for one thread (`partition`)
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:
@@ -146,7 +147,7 @@ class Tape:
         if not values:
             self.begin()
         if value.buffer is not None:
-            entry: Any = value.spec if self.placed is None else self.placed(value)
+            entry: Spec | Plan | None = value.spec if self.placed is None else self.placed(value)
         elif value.tape is None:
             entry = empty
         elif isinstance(value.tape, Failed):
@@ -227,7 +228,7 @@ class Tape:
         follows = path is not None and position < len(path) and path[position] is plan
         return follows and self.expected_lines is not None and position in self.expected_lines
 
-    def all_lines(self, code: Sequence[Any]) -> dict[int, Any]:
+    def all_lines(self, code: Sequence[object]) -> dict[int, Line]:
         """Return the source lines of `code` by position, including those of the known path.
 
         An interrupt leaves the line of a call that was not recorded, a finalizer lines of later operations.

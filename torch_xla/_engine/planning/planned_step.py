@@ -23,7 +23,7 @@ from ..compile.program_cache import program_of
 from ..ir.graph import Operation, decode
 from ..ir.sharding import Sharding
 from ..ir.tape import Value
-from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, to_jax
+from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, sharding_in, to_jax
 from ..metrics.events import Cause
 from ..metrics.observers import observers
 from ..metrics.user_lines import Line
@@ -36,9 +36,8 @@ from ..runtime.device_assignment import Target
 from ..step.schedule import shortcuts
 from ..step.step import Step
 from ..step.sync import sync_device
-from ..tensor.device import LOCK, Device, current_index, device_at, existing_devices
+from ..tensor.device import LOCK, Device, Mark, current_index, device_at, existing_devices
 from ..tensor.random_state import keys_of
-from ..tensor.sharding_annotations import Mark
 from ..tensor.storage import wrap
 
 # Takes a program that would run with its inputs, its outputs, its Python numbers and the lines that it was recorded
@@ -252,8 +251,7 @@ class _Markings:
         if producer[value.slot] < 0:
             return None
         plan = operations[producer[value.slot]].plan
-        sharding: Sharding | None = plan.arguments[0][1] if plan.op == CONSTRAINT else None
-        return sharding
+        return sharding_in(plan) if plan.op == CONSTRAINT else None
 
 
 def _stand_in(value: Value, markings: _Markings) -> Value:

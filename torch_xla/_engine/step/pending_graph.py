@@ -10,8 +10,8 @@ from ..compile.executable_key import key_of
 from ..compile.program import Program
 from ..compile.source_metadata import Origins, Scope, scopes_at
 from ..ir.graph import Cut, Graph, cut, decode, effective, needed, needed_in_order
-from ..ir.graph_text import Line
 from ..ir.tape import Tape, Value
+from ..metrics.user_lines import Line
 from ..tensor.device import LOCK, Device, current_index, device_at
 from ..tensor.storage import operand_slot, snapshot
 from .liveness import held

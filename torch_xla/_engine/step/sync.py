@@ -92,7 +92,7 @@ def _sync(device: Device, request: Request) -> None:
     if device.marks:
         with LOCK:
             sharding_annotations.keep(device)
-    if device.last_schedule is not None:
+    if isinstance(device.last_schedule, Schedule):
         program = device.last_schedule.program  # most likely this evaluation runs it again
         if program is not None and (program.is_limited or program.bytes >= COUNTED):
             wait_for_turn(program)
@@ -238,7 +238,7 @@ def _run(
     if program is not None and not attempt.compiles and observers.describe_run is None:
         if ready is None or program.is_limited or program.bytes >= COUNTED:  # else it may start at once
             _refuse_early_start(program, numbers, schedule, seen, request, attempt)
-    if device.last_schedule is not None:
+    if isinstance(device.last_schedule, Schedule):
         device.last_schedule.followed_by = schedule
     fresh = tape_after(schedule, device)
     ends, unheld = end_of(tape, fresh, device), 0

@@ -4,9 +4,10 @@ import functools
 import operator
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import repeat, starmap
-from typing import Any
+from typing import NoReturn
 
 import jax
 import torch
@@ -15,13 +16,16 @@ from ..atomic import lock
 from ..caching.interning import look_through, table_of_plans
 from ..compat.abi.device_guard import device_word
 from ..compat.names import torch as private
+from ..compat.names.torch import address_of
 from ..compat.patches import garbage_callback
 from ..compile.disk import disk_cache
 from ..ir.call_plan import Plan
 from ..ir.graph import Graph
+from ..ir.sharding import Sharding
 from ..ir.tape import Tape, Value
 from ..ir.value_spec import Spec, sharded, spec_of
 from ..lowering.machinery.jax_sharding import lies_on, of_array
+from ..metrics.user_lines import Line
 from ..processes import identity, spmd_mode
 from ..runtime import buffers, platform
 from ..runtime import device_assignment as targets
@@ -35,10 +39,23 @@ LOCK = lock()
 
 # Releases it in a handler of exceptions around its `acquire`, if it was acquired at all: waiting may be interrupted. In
 # one call of C's, because the handler may be interrupted, too.
-let_go: Callable[[], Any] = map(
+let_go: Callable[[], object] = map(
     operator.call,
     map((bool, LOCK.release).__getitem__, starmap(LOCK._is_owned, repeat(()))),  # type: ignore[attr-defined]
 ).__next__
+
+
+class Mark:
+    """The sharding annotation of one storage (`sharding_annotations`)."""
+
+    __slots__ = ("seen", "settled", "sharding", "storage")
+
+    def __init__(self, storage: object, sharding: Sharding | None, marks: dict[int, "Mark"]) -> None:
+        place = address_of(storage)
+        self.sharding = sharding
+        self.storage = weakref.ref(storage, lambda _: marks.pop(place, None))
+        self.settled: tuple[int, int] | None = None  # the tape, by when it began, and the slot that is divided so
+        self.seen: jax.sharding.Sharding | None = None  # of a buffer that was found to be divided so
 
 
 class Device:
@@ -65,11 +82,11 @@ class Device:
         self.torch_device = torch.device("xla", index)
         # Results of `placed`: the spec of a value, by its spec without a sharding and JAX's sharding of its buffer.
         self.places: dict[tuple[Spec, jax.sharding.Sharding], Spec] = {}
-        self.marks: dict[int, Any] = {}  # shardings of storages that the user marked (`marks`)
+        self.marks: dict[int, Mark] = {}  # of the storages that the user marked, by address
         self.tape = Tape()
         self.generator = Generator()
         self.generator.seed(_seed_of(self.place))
-        self.last_schedule: Any = None
+        self.last_schedule: object = None  # the `Schedule` that ran last: a class of the step room, above
         self.new_tensor: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] = (
             private.create_empty_tensor if index == 0 else functools.partial(tensor_on_ordinal, index)
         )
@@ -81,7 +98,7 @@ class Device:
         disk_cache.foresee(target)
         return target
 
-    def new_tape(self, expected: Sequence[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> Tape:
+    def new_tape(self, expected: Sequence[object] | None = None, expected_lines: dict[int, Line] | None = None) -> Tape:
         """Return an empty tape for what is recorded next."""
         return Tape(expected, expected_lines, None if self.spread is None else self.placed)
 
@@ -162,7 +179,7 @@ class _TapeOfAFork:
     def __init__(self) -> None:
         self.started = 0  # a value that was computed before can still be read where the memory is the host's
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         platform.refuse_fork()
         raise AttributeError(name)
 
@@ -282,7 +299,7 @@ def set_current_index(index: int) -> None:
     current.index, current.word = index, word
 
 
-def device_for(device: Any) -> Device:
+def device_for(device: torch.device | str | int | None) -> Device:
     """Return the device that a factory's `device` argument names."""
     if device is None:
         return device_at(current_index())
@@ -304,7 +321,7 @@ def _forget_places() -> int:
 look_through(_forget_places, 0)  # they hold specs, which are looked through after them
 
 
-_EMPTY_PLANS: dict[Any, Plan] = {}
+_EMPTY_PLANS: dict[Spec, Plan] = {}
 table_of_plans(_EMPTY_PLANS)
 
 

@@ -5,7 +5,6 @@ or become the copy of another tensor: such a value has no mark, and is divided a
 """
 
 import gc
-import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -19,21 +18,8 @@ from ..ir.tape import Value
 from ..ir.value_spec import Spec
 from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, of_array, to_jax
 from ..runtime import buffers
-from .device import LOCK, Device
+from .device import LOCK, Device, Mark
 from .storage import record_plan, shows_all, value_of
-
-
-class Mark:
-    """The annotation of one storage."""
-
-    __slots__ = ("seen", "settled", "sharding", "storage")
-
-    def __init__(self, storage: object, sharding: Sharding | None, marks: dict[int, "Mark"]) -> None:
-        place = address_of(storage)
-        self.sharding = sharding
-        self.storage = weakref.ref(storage, lambda _: marks.pop(place, None))
-        self.settled: tuple[int, int] | None = None  # the tape, by when it began, and the slot that is divided so
-        self.seen: Any = None  # JAX's sharding of a buffer that was found to be divided so
 
 
 def constrained(value: Value, sharding: Sharding | None) -> Value:

@@ -266,7 +266,7 @@ class ShardingSpec:
         lists = found.tile_assignment, found.group_assignment, found.replication_groups
         return XlaShardingSpec(t, *lists, found.sharding_type, bool(self.minibatch))
 
-    def upload(self, t: torch.Tensor, device: object = None) -> torch.Tensor:
+    def upload(self, t: torch.Tensor, device: Device | torch.device | str | int | None = None) -> torch.Tensor:
         """Return a tensor on `xla` with the contents of `t`, a CPU tensor. Only its shard is copied to each device.
 
         With `minibatch`, `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as

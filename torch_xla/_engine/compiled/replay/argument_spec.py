@@ -1,15 +1,14 @@
 """Flatten the arguments of a call: what identifies them, their tensors, and their other objects."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any
 
 import numpy as np
 import torch
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
+_SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range))
 # Types whose equal values can differ: zeros have signs, and empty ranges have ends. They are compared by their text.
 _TOLD_BY_TEXT = (float, complex, range)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -19,16 +18,16 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 class Call:
     """Equal keys mean: the same nesting, the same Python values, tensors of one geometry, the same other objects."""
 
-    key: tuple[Any, ...]
+    key: tuple[Hashable, ...]
     tensors: list[torch.Tensor]
-    objects: list[Any] = field(default_factory=list)  # known by what they are: they must stay alive as long as the key
-    containers: list[Any] = field(default_factory=list)  # lists, tuples and dictionaries, which were taken apart
+    objects: list[object] = field(default_factory=list)  # compared by identity: they must live as long as the key
+    containers: list[object] = field(default_factory=list)  # lists, tuples and dictionaries, which were taken apart
     hindrance: str = ""  # why such a call can never be replayed
 
 
 def taken_apart(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
     """Return the call with these arguments. Keep the objects as long as its key: the key contains their addresses."""
-    key: list[Any] = []
+    key: list[Hashable] = []
     call = Call((), [])
     for argument in args:
         _take(argument, key, call)
@@ -51,30 +50,30 @@ def taken_apart(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
     return call
 
 
-def _take(argument: Any, key: list[Any], call: Call) -> None:
+def _take(argument: object, key: list[Hashable], call: Call) -> None:
     kind = argument.__class__
     if isinstance(argument, torch.Tensor):
         _take_tensor(argument, kind, key, call)
-    elif kind is tuple or kind is list or (isinstance(argument, tuple) and hasattr(kind, "_fields")):
+    elif kind in _SCALARS:
+        key.append((kind, repr(argument) if kind in _TOLD_BY_TEXT else argument))
+    elif isinstance(argument, (tuple, list)) and (kind is tuple or kind is list or hasattr(kind, "_fields")):
         key.append((kind, len(argument)))
         call.containers.append(argument)
         for element in argument:
             _take(element, key, call)
-    elif kind is dict:
+    elif isinstance(argument, dict) and kind is dict:
         key.append((kind, tuple(map(_with_type, argument))))
         call.containers.append(argument)
         for element in argument.values():
             _take(element, key, call)
-    elif kind in _SCALARS:
-        key.append((kind, repr(argument) if kind in _TOLD_BY_TEXT else argument))
-    elif kind is slice:
-        key.append(kind)
+    elif isinstance(argument, slice):
+        key.append(slice)
         for part in (argument.start, argument.stop, argument.step):
             _take(part, key, call)
-    elif kind is MethodType:
+    elif isinstance(argument, MethodType):
         key.append((kind, id(argument.__self__), id(argument.__func__)))
         call.objects += (argument.__self__, argument.__func__)
-    elif kind is functools.partial:
+    elif isinstance(argument, functools.partial) and kind is functools.partial:
         key.append(kind)
         for part in (argument.func, argument.args, argument.keywords):
             _take(part, key, call)
@@ -85,14 +84,14 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         call.objects.append(argument)
 
 
-def _with_type(name: object) -> Any:
+def _with_type(name: object) -> Hashable:
     """Return a key of a dictionary together with its type: keys of different types can be equal."""
     if type(name) is tuple:
         return tuple(map(_with_type, name))
     return type(name), repr(name) if type(name) in _TOLD_BY_TEXT else name
 
 
-def _take_tensor(tensor: torch.Tensor, kind: type, key: list[Any], call: Call) -> None:
+def _take_tensor(tensor: torch.Tensor, kind: type, key: list[Hashable], call: Call) -> None:
     if tensor.device.type != "xla":
         call.hindrance = "an argument is a tensor on the CPU: move it to the device before the call"
         key.append((kind, tensor.device, tensor.dtype))

@@ -108,9 +108,9 @@ def _note_effects(facts: Facts, reached: Reached, watch: CallWatch, known: Reads
             facts.reasons.append("it looks at the `__globals__` of a function, whose names cannot be known")
 
 
-def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[object, ...]) -> None:
+def _learn_schedule(facts: Facts, schedule: object, code: tuple[object, ...]) -> None:
     """Take note of the schedule of the call, whose code is this."""
-    if schedule is not None and schedule.program is not None:
+    if isinstance(schedule, Schedule) and schedule.program is not None:
         facts.schedule = schedule
         facts.code = schedule.code
         if schedule.code != code:

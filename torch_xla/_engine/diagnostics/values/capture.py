@@ -19,8 +19,7 @@ from torch import Tensor
 
 from ... import dtypes
 from ...ir.graph import Graph
-from ...ir.graph_text import Line
-from ...metrics.user_lines import NOWHERE
+from ...metrics.user_lines import NOWHERE, Line
 from ...tensor.upload import from_numpy
 from . import step_inspection
 from .graph_json import decode, encode

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...ir.graph import Operation
-from ...ir.graph_text import Line, name_of, shape
-from ...metrics.user_lines import text
+from ...ir.graph_text import name_of, shape
+from ...metrics.user_lines import Line, text
 from . import capture, cpu_reference
 from .capture import CapturedProgram
 from .graph_json import Opaque

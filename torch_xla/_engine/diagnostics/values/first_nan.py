@@ -13,9 +13,9 @@ import torch
 from ... import config
 from ...compat.names.torch import schema_of
 from ...errors import NotFinite
-from ...ir.graph_text import Line, name_of, shape
+from ...ir.graph_text import name_of, shape
 from ...lowering.fx_graphs import interpreter
-from ...metrics.user_lines import text
+from ...metrics.user_lines import Line, text
 from . import step_inspection
 from .op_by_op import Stop, look_inside, walk
 from .step_inspection import Run, any_of, is_inexact

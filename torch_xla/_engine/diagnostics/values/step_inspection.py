@@ -15,10 +15,10 @@ import numpy as np
 from ...atomic import uncollected
 from ...compile.program import Program
 from ...ir.graph import Graph
-from ...ir.graph_text import Line
 from ...ir.tape import Tape, Value
 from ...lowering.machinery.jax_sharding import logical
 from ...metrics.observers import observers
+from ...metrics.user_lines import Line
 from ...runtime.device_assignment import Target
 from ...step.step import Schedule, lines_of
 from ...step.sync import sync_device

@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ...ir.call_plan import Plan
 from ...ir.sharding import MANUAL, Sharding, fitting, sharding_by
 from ...runtime import buffers
 from ...runtime.device_assignment import Target
@@ -158,6 +159,13 @@ def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding |
             f"devices of {target}. Give the mesh its devices in the order of their ordinals."
         )
     return found
+
+
+def sharding_in(plan: Plan) -> Sharding | None:
+    """Return the sharding that an operation on a value and a sharding was recorded with."""
+    sharding = plan.arguments[0][1]
+    assert sharding is None or isinstance(sharding, Sharding)
+    return sharding
 
 
 @lowers(CONSTRAINT)

@@ -18,7 +18,7 @@ from ...ir.sharding import MANUAL, Sharding
 from ...runtime.buffers import resized
 from ...runtime.device_assignment import Target
 from . import replica_axis
-from .jax_sharding import EACH_DEVICE, carried, flat_mesh, to_jax
+from .jax_sharding import EACH_DEVICE, carried, flat_mesh, sharding_in, to_jax
 from .lower_call import lower
 from .registry import lowers
 
@@ -54,10 +54,11 @@ def lower_on_devices(plan: Plan, operands: list[Any], numbers: list[Any], key: j
     if target is None or not target.is_spread:
         return lower(plan, operands, numbers, key)
     if plan.op == FULL_TO_SHARD:
-        return [Manual(_apart(operands[0], plan.arguments[0][1], target))]
+        return [Manual(_apart(operands[0], sharding_in(plan), target))]
     if plan.op == SHARD_TO_FULL:
-        _, sharding, size, is_summed = plan.arguments[0]
-        return [_together(operands[0], sharding, size, is_summed, target)]
+        size, is_summed = plan.arguments[0][2:]
+        assert isinstance(size, tuple)
+        return [_together(operands[0], sharding_in(plan), size, bool(is_summed), target)]
     if not any(isinstance(operand, Manual) for operand in operands):
         return lower(plan, operands, numbers, key)
     return _on_each(plan, operands, numbers, key, target)
