@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import jax
 import torch
 from torch import Tensor
 
@@ -146,9 +147,14 @@ def tpu_splash_attention_jax_call_wrapper(
 
 
 def splash_attention_jax_wrapper(
-    query: object, key: object, value: object, decoder_segment_ids: object, causal: bool, config: SplashAttentionConfig,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    decoder_segment_ids: jax.Array | None,
+    causal: bool,
+    config: SplashAttentionConfig,
     attn_logits_soft_cap: float | None,
-) -> Any:  # fmt: skip
+) -> jax.Array:
     """Compute splash attention of JAX's arrays."""
     return splash_kernel.forward(
         query, key, value, config.to_json(), decoder_segment_ids, causal, attn_logits_soft_cap

@@ -88,7 +88,7 @@ def register_kernels() -> None:
             continue  # such as `cholesky`, which PyTorch 2.14 removed
         kernel = refusing_dtypes(f"aten::{name}", kernel) if _is_out(f"aten::{name}") else kernel
         private.register_kernel(library, name, uncollected(kernel) if _writes(name) else kernel)
-    ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}
+    ruled = {op.name().removesuffix(".default") for op in all_rules() if isinstance(op, private.OpOverload)}
     for name in known:
         if not name.startswith("aten::"):
             continue

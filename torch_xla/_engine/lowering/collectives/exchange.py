@@ -41,7 +41,7 @@ _REDUCERS: dict[str, Callable[..., jax.Array]] = {
     "or": jnp.bitwise_or.reduce,
     "xor": jnp.bitwise_xor.reduce,
 }
-_OF_XLA: dict[str, Callable[..., Any]] = {"sum": jax.lax.psum, "min": jax.lax.pmin, "max": jax.lax.pmax}
+_OF_XLA: dict[str, Callable[..., jax.Array]] = {"sum": jax.lax.psum, "min": jax.lax.pmin, "max": jax.lax.pmax}
 _ROWS: dict[str, Callable[..., jax.Array]] = {"sum": jnp.sum, "min": jnp.min, "max": jnp.max}
 # Of truth values a sum is whether one is true, and a product whether all are.
 _OF_BOOL = {"sum": "max", "max": "max", "or": "max", "mul": "min", "min": "min", "and": "min", "xor": "xor"}
@@ -70,7 +70,7 @@ def _together(
 
     It takes and gives matrices of one width.
     """
-    results: list[Any] = list(rows)
+    results: list[jax.Array] = list(rows)
     together: dict[np.dtype, list[int]] = {}
     for index, each in enumerate(rows):
         if each.size * each.dtype.itemsize < small:

@@ -12,14 +12,15 @@ from torch.fx import GraphModule
 from ...compat.names import torch as private
 from ...compat.names.torch import HigherOrderOperator
 from ..fx_graphs import interpreter
+from ..machinery.registry import Lower
 
 
-def body(graph: GraphModule) -> Callable[..., Any]:
+def body(graph: GraphModule) -> Callable[..., list[jax.Array]]:
     """Return the graph as a function of its arrays and of a key, from which each of its draws takes its own; gives a
     list.
     """
 
-    def run(arrays: Sequence[object], key: jax.Array | None) -> list[Any]:
+    def run(arrays: Sequence[object], key: jax.Array | None) -> list[jax.Array]:
         count = interpreter.draws(graph)
         keys = jax.random.split(key, count) if count and key is not None else ()
         results = interpreter.interpret(graph, arrays, keys)
@@ -28,8 +29,8 @@ def body(graph: GraphModule) -> Callable[..., Any]:
     return run
 
 
-def _lowers(operator: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., object]) -> Callable[..., Any]:
+def _lowers(operator: object) -> Callable[[Lower], Lower]:
+    def register(function: Lower) -> Lower:
         interpreter.higher_order[operator] = function
         return function
 
@@ -48,13 +49,13 @@ def _keeping_dtypes(results: Sequence[object], before: Sequence[jax.Array]) -> t
 def while_loop(
     condition: GraphModule,
     step: GraphModule,
-    carried: Sequence[Any],
-    additional: Sequence[Any],
+    carried: Sequence[jax.Array],
+    additional: Sequence[jax.Array],
     mutated_arg_indices: str = "",
     key: jax.Array | None = None,
 ) -> list[jax.Array]:
     # Each round draws from keys of its own, as does the condition.
-    def goes_on(state: Any) -> Any:
+    def goes_on(state: tuple[jax.Array, tuple[jax.Array, ...]]) -> jax.Array:
         number, values = state
         return jnp.reshape(body(condition)((*values, *additional), _key_of_round(key, 2 * number))[0], ())
 
@@ -69,9 +70,13 @@ def while_loop(
 
 @_lowers(private.cond)
 def cond(
-    predicate: Any, true: GraphModule, false: GraphModule, operands: Sequence[Any], key: jax.Array | None = None
+    predicate: jax.Array | bool,
+    true: GraphModule,
+    false: GraphModule,
+    operands: Sequence[jax.Array],
+    key: jax.Array | None = None,
 ) -> Any:
-    def branch(graph: GraphModule) -> Callable[..., Any]:
+    def branch(graph: GraphModule) -> Callable[..., list[jax.Array]]:
         return lambda *arrays: body(graph)(arrays, key)
 
     if isinstance(predicate, bool):
@@ -84,7 +89,7 @@ def cond(
 @_lowers(private.map_loop)
 def map_loop(
     function: GraphModule, xs: Sequence[jax.Array], additional: Sequence[object], key: jax.Array | None = None
-) -> list[Any]:
+) -> list[jax.Array]:
     def once(number: jax.Array, slices: Sequence[jax.Array]) -> Any:
         return number + 1, body(function)((*slices, *additional), _key_of_round(key, number))
 
@@ -123,11 +128,11 @@ def _graph_scan(
     combine: GraphModule,
     init: Sequence[jax.Array],
     xs: Sequence[jax.Array],
-    additional: Sequence[Any],
+    additional: Sequence[jax.Array],
     length: int | None = None,
     reverse: bool = False,
     key: jax.Array | None = None,
-) -> list[Any]:
+) -> list[jax.Array]:
     def once(state: Any, slices: Sequence[jax.Array]) -> Any:
         number, carry = state
         results = body(combine)((*carry, *slices, *additional), _key_of_round(key, number))

@@ -155,7 +155,7 @@ def _each(value: object, dims: int) -> _Ints:
     return values * dims if len(values) == 1 else values
 
 
-def _lowest(dtype: np.dtype) -> Any:
+def _lowest(dtype: np.dtype) -> float:
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
 
 
@@ -351,7 +351,7 @@ def _shares(inputs: int, outputs: int) -> np.ndarray | jax.Array:
     return matrix
 
 
-def _even_windows(inputs: object, outputs: object) -> tuple[Any, Any]:
+def _even_windows(inputs: object, outputs: object) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and ends of windows that divide `inputs` elements as evenly as possible."""
     xp = module_for(inputs, outputs)
     index = xp.arange(outputs)
@@ -400,7 +400,7 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         lead = self.ndim - dims
         gathered = self
         place = jnp.arange(prod(size), dtype=np.int64).reshape(size)
-        inside: Any = np.ones((), bool)
+        inside: jax.Array | np.ndarray = np.ones((), bool)
         for dim, outputs in enumerate(output_size):
             xp = module_for(size[dim], outputs)
             starts, ends = _even_windows(size[dim], outputs)

@@ -1,7 +1,5 @@
 """Activation functions; their gradients are in `activation_backward.py`, softmax is in `softmax.py`."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,18 +27,18 @@ def relu(self: jax.Array) -> jax.Array:
 
 
 @lowers(aten._add_relu.Tensor, aten._add_relu.Scalar, promotion=Promotion.COMMON)
-def add_relu(self: jax.Array, other: Any, alpha: Any = 1) -> jax.Array:
+def add_relu(self: jax.Array, other: jax.Array | float, alpha: jax.Array | float = 1) -> jax.Array:
     return relu(add(self, other, alpha))
 
 
 @lowers(aten.hardtanh.default)
-def hardtanh(self: jax.Array, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
+def hardtanh(self: jax.Array, min_val: jax.Array | float = -1, max_val: jax.Array | float = 1) -> jax.Array:
     return at_most(at_least(self, bound_as(min_val, self.dtype)), bound_as(max_val, self.dtype))
 
 
 @lowers(aten.threshold.default)
 @in_opmath
-def threshold(self: jax.Array, threshold: Any, value: Any) -> jax.Array:
+def threshold(self: jax.Array, threshold: jax.Array | float, value: jax.Array | float) -> jax.Array:
     return jnp.where(self <= number_as(threshold, self.dtype), number_as(value, self.dtype), self)
 
 
@@ -75,19 +73,21 @@ def mish(self: jax.Array) -> jax.Array:
 
 @lowers(aten.elu.default)
 @in_opmath
-def elu(self: jax.Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> jax.Array:
+def elu(
+    self: jax.Array, alpha: jax.Array | float = 1, scale: jax.Array | float = 1, input_scale: jax.Array | float = 1
+) -> jax.Array:
     return jnp.where(self < 0, lax.expm1(self * input_scale) * (alpha * scale), self * scale)
 
 
 @lowers(aten.celu.default)
 @in_opmath
-def celu(self: jax.Array, alpha: Any = 1.0) -> jax.Array:
+def celu(self: jax.Array, alpha: jax.Array | float = 1.0) -> jax.Array:
     return elu(self, alpha, 1, 1 / alpha)
 
 
 @lowers(aten.leaky_relu.default)
 @in_opmath
-def leaky_relu(self: jax.Array, negative_slope: Any = 0.01) -> jax.Array:
+def leaky_relu(self: jax.Array, negative_slope: jax.Array | float = 0.01) -> jax.Array:
     return jnp.where(self > 0, self, self * negative_slope)
 
 
@@ -111,21 +111,21 @@ def hardsigmoid(self: jax.Array) -> jax.Array:
 
 @lowers(aten.softplus.default)
 @in_opmath
-def softplus(self: jax.Array, beta: Any = 1, threshold: Any = 20) -> jax.Array:
+def softplus(self: jax.Array, beta: jax.Array | float = 1, threshold: jax.Array | float = 20) -> jax.Array:
     scaled = self * beta
     return jnp.where(scaled > threshold, self, lax.log1p(lax.exp(scaled)) / beta)
 
 
 @lowers(aten.softshrink.default)
 @in_opmath
-def softshrink(self: jax.Array, lambd: Any = 0.5) -> jax.Array:
+def softshrink(self: jax.Array, lambd: jax.Array | float = 0.5) -> jax.Array:
     # The last 0 is a product, so that NaN stays NaN.
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
 
 
 @lowers(aten.hardshrink.default)
 @in_opmath
-def hardshrink(self: jax.Array, lambd: Any = 0.5) -> jax.Array:
+def hardshrink(self: jax.Array, lambd: jax.Array | float = 0.5) -> jax.Array:
     return jnp.where((self >= -lambd) & (self <= lambd), 0, self)
 
 

@@ -1,7 +1,5 @@
 """Gradients of the activation functions."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +20,9 @@ def threshold_backward(grad_output: jax.Array, self: jax.Array, threshold: objec
 
 @lowers(aten.hardtanh_backward.default, promotion=Promotion.COMMON)
 @in_opmath
-def hardtanh_backward(grad_output: jax.Array, self: jax.Array, min_val: Any, max_val: Any) -> jax.Array:
+def hardtanh_backward(
+    grad_output: jax.Array, self: jax.Array, min_val: jax.Array | float, max_val: jax.Array | float
+) -> jax.Array:
     return jnp.where((self <= min_val) | (self >= max_val), 0, grad_output)
 
 
@@ -60,7 +60,12 @@ def mish_backward(grad_output: jax.Array, self: jax.Array) -> jax.Array:
 @lowers(aten.elu_backward.default, promotion=Promotion.COMMON)
 @in_opmath
 def elu_backward(
-    grad_output: jax.Array, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: jax.Array
+    grad_output: jax.Array,
+    alpha: jax.Array | float,
+    scale: jax.Array | float,
+    input_scale: jax.Array | float,
+    is_result: bool,
+    self_or_result: jax.Array,
 ) -> jax.Array:
     factor = alpha * scale
     if is_result:
@@ -73,7 +78,7 @@ def elu_backward(
 @lowers(aten.leaky_relu_backward.default, promotion=Promotion.COMMON)
 @in_opmath
 def leaky_relu_backward(
-    grad_output: jax.Array, self: jax.Array, negative_slope: Any, self_is_result: bool
+    grad_output: jax.Array, self: jax.Array, negative_slope: jax.Array | float, self_is_result: bool
 ) -> jax.Array:
     # The result has the sign of the argument, so `self_is_result` makes no difference.
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
@@ -100,14 +105,16 @@ def hardsigmoid_backward(grad_output: jax.Array, self: jax.Array) -> jax.Array:
 
 @lowers(aten.softplus_backward.default, promotion=Promotion.COMMON)
 @in_opmath
-def softplus_backward(grad_output: jax.Array, self: jax.Array, beta: Any, threshold: Any) -> jax.Array:
+def softplus_backward(
+    grad_output: jax.Array, self: jax.Array, beta: jax.Array | float, threshold: jax.Array | float
+) -> jax.Array:
     scaled = self * beta
     return jnp.where(scaled > threshold, grad_output, grad_output * lax.logistic(scaled))
 
 
 @lowers(aten.softshrink_backward.default, aten.hardshrink_backward.default, promotion=Promotion.COMMON)
 @in_opmath
-def shrink_backward(grad_output: jax.Array, self: jax.Array, lambd: Any) -> jax.Array:
+def shrink_backward(grad_output: jax.Array, self: jax.Array, lambd: jax.Array | float) -> jax.Array:
     return jnp.where((self >= -lambd) & (self <= lambd), 0, grad_output)
 
 

@@ -30,7 +30,7 @@ from .complex_functions import by_dtype, scaled, times_real
 aten = torch.ops.aten
 
 
-def _factors(self: Any, other: Any) -> list[Any]:
+def _factors(self: Any, other: Any) -> list[jax.Array]:
     """Return the operands of a product or quotient: beside a narrow float, all digits of a number count, in float32.
 
     Two arrays stay as they are, as a single operation on narrow floats is rounded the same by way of float32.
@@ -40,7 +40,7 @@ def _factors(self: Any, other: Any) -> list[Any]:
     return [self, other]
 
 
-def _summands(self: Any, other: Any, alpha: Any) -> list[Any]:
+def _summands(self: Any, other: Any, alpha: Any) -> list[jax.Array]:
     """Return the operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there.
     A complex operand is multiplied by 1 or -1, too, as on the CPU.
     """
@@ -61,7 +61,7 @@ def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar, promotion=Promotion.COMMON)
-def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+def sub(self: Any, other: Any, alpha: jax.Array | complex = 1) -> jax.Array:
     if any(not is_number(each) and is_complex(each) for each in (self, other)):
         return add(self, other, -alpha)
     self, other = _summands(self, other, alpha)
@@ -69,12 +69,12 @@ def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
 
 
 @lowers(aten.rsub.Tensor, aten.rsub.Scalar, promotion=Promotion.COMMON)
-def rsub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+def rsub(self: jax.Array | complex, other: jax.Array | complex, alpha: jax.Array | complex = 1) -> jax.Array:
     return sub(other, self, alpha)
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar, promotion=Promotion.COMMON)
-def mul(self: Any, other: Any) -> jax.Array:
+def mul(self: jax.Array | complex, other: jax.Array | complex) -> jax.Array:
     return product(*_factors(self, other))
 
 
@@ -85,7 +85,7 @@ def div(self: Any, other: Any) -> jax.Array:
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, promotion=Promotion.COMMON)
-def div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> jax.Array:
+def div_rounded(self: jax.Array | complex, other: jax.Array | complex, *, rounding_mode: str | None) -> jax.Array:
     if rounding_mode == "floor":
         return floor_divide(self, other)
     if rounding_mode == "trunc":
@@ -95,7 +95,7 @@ def div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> jax.Arra
     return quotient(self.astype(dtype), other.astype(dtype))
 
 
-def _divide_toward_zero(self: Any, other: Any) -> jax.Array:
+def _divide_toward_zero(self: jax.Array | complex, other: Any) -> jax.Array:
     dividend, divisor = same_dtype(widened(self), widened(other))
     if not is_float(dividend):
         return lax.div(*jnp.broadcast_arrays(dividend, divisor))
@@ -107,7 +107,7 @@ def _divide_toward_zero(self: Any, other: Any) -> jax.Array:
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotion=Promotion.COMMON)
-def floor_divide(self: Any, other: Any) -> jax.Array:
+def floor_divide(self: jax.Array | complex, other: jax.Array | complex) -> jax.Array:
     self, other = same_dtype(widened(self), widened(other))
     if not is_float(self):
         return jnp.floor_divide(self, other)
@@ -140,7 +140,7 @@ def _inverse(self: jax.Array) -> jax.Array:
 
 
 # The powers for which PyTorch does not call pow(): at infinities and zeros some of them differ from it.
-_EXACT_POWERS: dict[Any, Callable[[jax.Array], jax.Array]] = {
+_EXACT_POWERS: dict[complex, Callable[[jax.Array], jax.Array]] = {
     0: jnp.ones_like,
     1: lambda self: self,
     2: lambda self: self * self,
@@ -200,20 +200,20 @@ def _whole_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
 
 
 @lowers(aten.addcmul.default, promotion=Promotion.COMMON)
-def addcmul(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: Any = 1) -> jax.Array:
+def addcmul(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: jax.Array | complex = 1) -> jax.Array:
     self, tensor1, tensor2 = widened(self), widened(tensor1), widened(tensor2)
     return self + scaled(tensor1, value) * tensor2
 
 
 @lowers(aten.addcdiv.default, promotion=Promotion.COMMON)
-def addcdiv(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: Any = 1) -> jax.Array:
+def addcdiv(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: jax.Array | complex = 1) -> jax.Array:
     self, tensor1, tensor2 = widened(self), widened(tensor1), widened(tensor2)
     dividend = scaled(tensor1, value)
     return self + (quotient(dividend, tensor2) if is_complex(self) else dividend / tensor2)
 
 
 @lowers(aten.lerp.Tensor, aten.lerp.Scalar, promotion=Promotion.COMMON)
-def lerp(self: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
+def lerp(self: jax.Array, end: jax.Array, weight: jax.Array | complex) -> jax.Array:
     self, end, weight = same_dtype(widened(self), widened(end), widened(weight))
     # From the nearer end, so that a weight of 1 gives `end` exactly.
     difference = end - self

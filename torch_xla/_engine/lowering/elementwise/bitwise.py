@@ -1,7 +1,6 @@
 """Bitwise and logical operations, and shifts."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...compat.names.torch import OpOverload
 from ..machinery.opmath import on_operands
 from ..machinery.registry import Promotion, lowers
 
@@ -25,7 +25,7 @@ def _shift_right(self: jax.Array, other: jax.Array) -> jax.Array:
     return shift(*jnp.broadcast_arrays(self, other))
 
 
-COMMON: dict[Any, Callable[..., jax.Array]] = {
+COMMON: dict[tuple[OpOverload, ...], Callable[..., jax.Array]] = {
     (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor): jnp.bitwise_and,
     (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor): jnp.bitwise_or,
     (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor): jnp.bitwise_xor,
@@ -58,7 +58,7 @@ def _of_truths(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lambda *operands: function(*map(_truth, operands))
 
 
-LOGICAL: dict[Any, Callable[..., jax.Array]] = {
+LOGICAL: dict[OpOverload, Callable[..., jax.Array]] = {
     aten.logical_and.default: jnp.logical_and,
     aten.logical_not.default: jnp.logical_not,
     aten.logical_or.default: jnp.logical_or,

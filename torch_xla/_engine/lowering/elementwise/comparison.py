@@ -1,13 +1,13 @@
 """Comparisons, extremes of two operands, and tests for infinities and NaN."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ...compat.names.torch import OpOverload
 from ..machinery.opmath import bound_as, is_complex, is_float, same_dtype
 from ..machinery.registry import Promotion, lowers
 
@@ -19,7 +19,7 @@ def _of_one_dtype(function: Callable[..., jax.Array]) -> Callable[..., jax.Array
     return lambda self, other: function(*same_dtype(self, other))
 
 
-COMMON: dict[Any, Callable[..., jax.Array]] = {
+COMMON: dict[tuple[OpOverload, ...], Callable[..., jax.Array]] = {
     (aten.eq.Tensor, aten.eq.Scalar): jnp.equal,
     (aten.ne.Tensor, aten.ne.Scalar): jnp.not_equal,
     (aten.lt.Tensor, aten.lt.Scalar): jnp.less,

@@ -7,7 +7,6 @@ infinities is written once.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +45,7 @@ def _is_open(part: jax.Array) -> jax.Array:
     return ~jnp.isfinite(part)
 
 
-def times_real(self: jax.Array, factor: Any) -> jax.Array:
+def times_real(self: jax.Array, factor: jax.Array | float) -> jax.Array:
     """Return the product with `factor` + 0i, in which infinity in one part makes NaN of the other.
 
     XLA leaves out a factor of 1 + 0i.
@@ -55,7 +54,7 @@ def times_real(self: jax.Array, factor: Any) -> jax.Array:
     return lax.complex(real * factor - imag * 0, imag * factor + real * 0)
 
 
-def scaled(self: jax.Array, number: Any) -> jax.Array:
+def scaled(self: jax.Array, number: jax.Array | complex) -> jax.Array:
     """Return the product with a number, of complex numbers by parts if it is real."""
     if is_complex(self) and not (isinstance(number, complex) or jnp.iscomplexobj(number)):
         return times_real(self, number)

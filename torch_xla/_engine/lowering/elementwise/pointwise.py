@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...compat.names.torch import OpOverload
 from ..machinery.opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
 from ..machinery.registry import Promotion, lowers
 from . import complex_functions
@@ -82,7 +83,7 @@ def _atanh(self: jax.Array) -> jax.Array:
     return jnp.copysign(0.5 * log1p(2 * magnitude / (1 - magnitude)), self)
 
 
-TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
+TO_FLOAT: dict[OpOverload, Callable[..., jax.Array]] = {
     aten.acos.default: by_dtype(lax.acos, complex_functions.acos),
     aten.acosh.default: by_dtype(lax.acosh, complex_functions.acosh),
     aten.asin.default: by_dtype(lax.asin, complex_functions.asin),
@@ -146,7 +147,7 @@ def _sign(self: jax.Array) -> jax.Array:
     return self if self.dtype == np.bool_ else lax.sign(self)
 
 
-SAME_DTYPE: dict[Any, Callable[..., jax.Array]] = {
+SAME_DTYPE: dict[OpOverload, Callable[..., jax.Array]] = {
     aten.abs.default: magnitude,
     aten.ceil.default: _of_floats(lax.ceil),
     aten.floor.default: _of_floats(lax.floor),
@@ -169,7 +170,9 @@ def round_to_decimals(self: jax.Array, *, decimals: int) -> jax.Array:
 
 
 @lowers(aten.nan_to_num.default)
-def nan_to_num(self: jax.Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> jax.Array:
+def nan_to_num(
+    self: jax.Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> jax.Array:
     if is_complex(self):
         return lax.complex(*(nan_to_num(part, nan, posinf, neginf) for part in (lax.real(self), lax.imag(self))))
     if not is_float(self):
@@ -182,7 +185,7 @@ def nan_to_num(self: jax.Array, nan: Any = None, posinf: Any = None, neginf: Any
 
 @lowers(aten.logit.default, promotion=Promotion.FLOAT)
 @in_opmath
-def logit(self: jax.Array, eps: Any = None) -> jax.Array:
+def logit(self: jax.Array, eps: float | None = None) -> jax.Array:
     # A negative `eps` means none: it clamps only what has no logit anyway.
     inside = self if eps is None else jnp.clip(self, eps, 1 - eps)
     return lax.log(inside / (1 - inside))
@@ -190,7 +193,7 @@ def logit(self: jax.Array, eps: Any = None) -> jax.Array:
 
 @lowers(aten.logit_backward.default, promotion=Promotion.FLOAT)
 @in_opmath
-def logit_backward(grad_output: jax.Array, self: jax.Array, eps: Any = None) -> jax.Array:
+def logit_backward(grad_output: jax.Array, self: jax.Array, eps: float | None = None) -> jax.Array:
     low = 0 if eps is None else jnp.maximum(eps, 0)
     # Outside of [0, 1] there is no logit; what `eps` clamps has no slope.
     outside = np.nan if eps is None else jnp.where(jnp.asarray(eps) < 0, np.nan, 0)
@@ -271,7 +274,7 @@ def _nextafter(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.where((self != self) | (other != other), np.nan, result)
 
 
-COMMON: dict[Any, Callable[..., jax.Array]] = {
+COMMON: dict[OpOverload, Callable[..., jax.Array]] = {
     aten.gcd.default: _gcd,
     aten.heaviside.default: _heaviside,
     aten.lcm.default: _lcm,
@@ -304,7 +307,7 @@ def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.where((self == 0) & ~jnp.isnan(other), 0, self * lax.log(other))
 
 
-TWO_TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
+TWO_TO_FLOAT: dict[tuple[OpOverload, ...], Callable[..., jax.Array]] = {
     (aten.atan2.default,): angle_of,
     (aten.copysign.Tensor, aten.copysign.Scalar): jnp.copysign,
     (aten.hypot.default,): _hypot,

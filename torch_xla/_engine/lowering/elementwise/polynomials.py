@@ -1,7 +1,6 @@
 """Orthogonal polynomials, with tensors of degrees, by their three-term recurrences."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,9 @@ def _legendre(k: jax.Array, x: jax.Array, current: jax.Array, previous: jax.Arra
     return ((2 * k + 1) * x * current - k * previous) / (k + 1)
 
 
-def _polynomial(recurrence: Recurrence, first: Callable[[jax.Array], jax.Array]) -> Callable[[Any, Any], jax.Array]:
+def _polynomial(
+    recurrence: Recurrence, first: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return the rule for the polynomials 1, `first`, ...; a degree below 0 gives 0, a fraction of a degree is
     dropped.
     """
@@ -65,8 +66,8 @@ def _polynomial(recurrence: Recurrence, first: Callable[[jax.Array], jax.Array])
     return lower
 
 
-def _shifted(rule: Callable[[Any, Any], jax.Array]) -> Callable[[Any, Any], jax.Array]:
-    def lower(x: Any, n: Any) -> jax.Array:
+def _shifted(rule: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    def lower(x: jax.Array, n: jax.Array) -> jax.Array:
         x, n = same_dtype(widened(x), widened(n))
         return rule(2 * x - 1, n)
 

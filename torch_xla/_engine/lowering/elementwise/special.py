@@ -4,8 +4,6 @@ Most are computed in float64, which costs little beside the function itself: XLA
 near their zeros and in their tails, where PyTorch's do not.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -184,7 +182,7 @@ MOST_STEPS = 1 << 16
     promotion=Promotion.FLOAT,
 )
 @in_double
-def zeta(self: Any, other: object) -> jax.Array:
+def zeta(self: jax.Array | float, other: object) -> jax.Array:
     """Return the sum of (other + k) to the power of -self over all k ≥ 0."""
     exponent, first = jnp.broadcast_arrays(*same_dtype(self, other))
 

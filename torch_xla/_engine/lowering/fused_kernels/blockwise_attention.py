@@ -31,7 +31,7 @@ class Scoring:
     window: int | None = None  # so far back, and so far ahead, a query attends
 
     def scores(
-        self, block: jax.Array, k: jax.Array, bias: jax.Array | None, start: Any, allowed: jax.Array | None
+        self, block: jax.Array, k: jax.Array, bias: jax.Array | None, start: jax.Array | int, allowed: jax.Array | None
     ) -> jax.Array:
         """Return scores by (batch, head, row, key), of queries from row `start` on."""
         scores = jnp.einsum("bhqc,bhkc->bhqk", block, k, preferred_element_type=np.float32)
@@ -165,9 +165,18 @@ FLASH_FORWARD = define(
 
 @lowers(FLASH_FORWARD)
 def flash_forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, q_segment_ids: Any, kv_segment_ids: Any, sm_scale: Any,
-    ab: Any, partition_spec: str | None, mesh: str | None, ctx_grad: object,
-) -> list[jax.Array]:  # fmt: skip
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    causal: bool,
+    q_segment_ids: jax.Array | None,
+    kv_segment_ids: jax.Array | None,
+    sm_scale: float,
+    ab: jax.Array | None,
+    partition_spec: str | None,
+    mesh: str | None,
+    ctx_grad: object,
+) -> list[jax.Array]:
     """Return the result, what it came from, and its sums and largest scores. Where operands are divided, XLA divides
     this.
     """
@@ -201,7 +210,7 @@ def flash_backward(
     return [*found, jnp.zeros(0, q.dtype)][:4]
 
 
-def _gradients_of_flash(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _gradients_of_flash(inputs: dict[str, torch.Tensor], grad: Tensor) -> dict[str, torch.Tensor]:
     q, k, v = inputs["q"], inputs["k"], inputs["v"]
     found = torch.ops.xla.fa_custom_backward(
         grad, q, k, v, q, q, q, None, None, None, inputs["casual"], 1.0, None, None, [], [], None, [True] * 3
@@ -212,7 +221,7 @@ def _gradients_of_flash(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
 differentiate(FLASH, _gradients_of_flash)
 
 
-def _gradients_of_forward(inputs: dict[str, Any], grad: Tensor, *_: object) -> dict[str, Any]:
+def _gradients_of_forward(inputs: dict[str, torch.Tensor], grad: Tensor, *_: object) -> dict[str, torch.Tensor]:
     names = ("q", "k", "v", "ab")
     q, k, v, ab = (inputs[name] for name in names)
     settings = [inputs[name] for name in ("q_segment_ids", "kv_segment_ids")]

@@ -38,7 +38,7 @@ def grouped_outer_product(
     return sums_by_group(jnp.roll(lhs.T, -before, 0), jnp.roll(rhs, -before, 0), ends).astype(lhs.dtype)
 
 
-def _ends(sizes: jax.Array, offset: jax.Array | None, groups: int) -> tuple[jax.Array, Any]:
+def _ends(sizes: jax.Array, offset: jax.Array | None, groups: int) -> tuple[jax.Array, jax.Array | int]:
     """Return the ends of the groups from `offset` on, relative to the first row of the first of them, and that row."""
     sizes = sizes.astype(np.int32)
     if offset is None:
@@ -70,7 +70,12 @@ TGMM = define(
 
 @lowers(GMM)
 def gmm(
-    lhs: Any, rhs: Any, group_sizes: Any, tiling: object = None, group_offset: Any = None, transpose_rhs: bool = False
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    tiling: object = None,
+    group_offset: jax.Array | None = None,
+    transpose_rhs: bool = False,
 ) -> jax.Array:
     """Multiply rows by matrices; the tiling is a hint for TPUs."""
     return grouped_product(lhs, rhs, group_sizes, transpose_rhs, group_offset)
@@ -84,7 +89,7 @@ def tgmm(
     return grouped_outer_product(lhs, rhs, group_sizes, group_offset, num_actual_groups)
 
 
-def _gradients(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _gradients(inputs: dict[str, torch.Tensor], grad: Tensor) -> dict[str, torch.Tensor]:
     lhs, rhs, sizes, offset = (inputs[name] for name in ("lhs", "rhs", "group_sizes", "group_offset"))
     transposed, count = inputs["transpose_rhs"], rhs.shape[0]
     of_rhs = torch.ops.xla.tgmm(lhs.t(), grad, sizes, None, offset, count)
@@ -94,7 +99,7 @@ def _gradients(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
     }
 
 
-def _gradients_of_sums(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _gradients_of_sums(inputs: dict[str, torch.Tensor], grad: Tensor) -> dict[str, torch.Tensor]:
     lhs, rhs, sizes, offset = (inputs[name] for name in ("lhs", "rhs", "group_sizes", "group_offset"))
     return {
         "lhs": torch.ops.xla.gmm(rhs, grad, sizes, None, offset, True).t(),

@@ -73,7 +73,7 @@ def ragged(
     page_indices: jax.Array,
     cu_q_lens: jax.Array,
     num_seqs: jax.Array,
-    scale: Any,
+    scale: float,
     window: int | None,
     soft_cap: Any,
     mask_value: Any,
@@ -95,7 +95,7 @@ def ragged(
     sequence = jnp.clip(sequence, 0, count - 1)
     row = kv_lens[sequence] - cu_q_lens[sequence + 1] + jnp.arange(tokens)
 
-    def of_one(token: Any) -> jax.Array:
+    def of_one(token: tuple[jax.Array, ...]) -> jax.Array:
         query, own, at = token
         taken = kv_pages[page_indices[own]].reshape(-1, both, width)
         keys, values = (_scaled(taken[:, first::2], by, q.dtype) for first, by in ((0, k_scale), (1, v_scale)))
@@ -116,7 +116,7 @@ def ragged(
     return jnp.where(is_real[:, None, None], found, jnp.zeros((), q.dtype))
 
 
-def _scaled(array: jax.Array, by: Any, dtype: np.dtype) -> jax.Array:
+def _scaled(array: jax.Array, by: float | None, dtype: np.dtype) -> jax.Array:
     return array if by is None else (array.astype(np.float32) * by).astype(dtype)
 
 
@@ -142,30 +142,55 @@ RAGGED = define(
 
 @lowers(PAGED)
 def paged_rule(
-    q: Any, k_pages: Any, v_pages: Any, lengths: Any, page_indices: Any, pages_per_compute_block: int,
-    megacore_mode: str | None = None, attn_logits_soft_cap: Any = None,
-) -> jax.Array:  # fmt: skip
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    lengths: jax.Array,
+    page_indices: jax.Array,
+    pages_per_compute_block: int,
+    megacore_mode: str | None = None,
+    attn_logits_soft_cap: float | None = None,
+) -> jax.Array:
     """Attend with one query of each sequence."""
     return paged_attention(q, k_pages, v_pages, lengths, page_indices, attn_logits_soft_cap)
 
 
 @lowers(SEVERAL)
 def several_rule(
-    q: Any, k_pages: Any, v_pages: Any, lengths: Any, page_indices: Any, effective_q_lens: Any,
-    num_kv_pages_per_compute_block: int, num_queries_per_compute_block: int, use_kernel: bool,
-    attn_logits_soft_cap: Any = None,
-) -> jax.Array:  # fmt: skip
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    lengths: jax.Array,
+    page_indices: jax.Array,
+    effective_q_lens: jax.Array,
+    num_kv_pages_per_compute_block: int,
+    num_queries_per_compute_block: int,
+    use_kernel: bool,
+    attn_logits_soft_cap: float | None = None,
+) -> jax.Array:
     """Attend with several queries of each sequence."""
     return several_queries(q, k_pages, v_pages, lengths, page_indices, effective_q_lens, attn_logits_soft_cap)
 
 
 @lowers(RAGGED)
 def ragged_rule(
-    q: Any, kv_pages: Any, kv_lens: Any, page_indices: Any, cu_q_lens: Any, num_seqs: Any, sm_scale: Any = 1.0,
-    sliding_window: int | None = None, soft_cap: Any = None, mask_value: Any = None, k_scale: object = None,
-    v_scale: object = None, use_kernel: bool = True, num_kv_pages_per_block: object = None,
-    num_queries_per_block: object = None, vmem_limit_bytes: object = None,
-) -> jax.Array:  # fmt: skip
+    q: jax.Array,
+    kv_pages: jax.Array,
+    kv_lens: jax.Array,
+    page_indices: jax.Array,
+    cu_q_lens: jax.Array,
+    num_seqs: jax.Array,
+    sm_scale: float = 1.0,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    mask_value: float | None = None,
+    k_scale: float | None = None,
+    v_scale: object = None,
+    use_kernel: bool = True,
+    num_kv_pages_per_block: object = None,
+    num_queries_per_block: object = None,
+    vmem_limit_bytes: object = None,
+) -> jax.Array:
     """Attend within a batch of sequences of unequal lengths."""
     return ragged(
         q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sm_scale, sliding_window, soft_cap, mask_value,

@@ -73,7 +73,7 @@ MATMUL_INT8 = define(
 
 @lowers(MATMUL)
 def quantized_matmul(
-    x: jax.Array, w: jax.Array, scale: jax.Array, zero_point: Any = None, block_size: int | None = -1,
+    x: jax.Array, w: jax.Array, scale: jax.Array, zero_point: jax.Array | None = None, block_size: int | None = -1,
     int4_weight: bool | None = False, quantize_activation: bool | None = False,
 ) -> jax.Array:  # fmt: skip
     """Return x · (w · scale - zero_point); a weight of uint8 holds two numbers of four bits in each byte."""
@@ -85,7 +85,7 @@ def quantized_matmul(
 
 @lowers(MATMUL_INT8)
 def quantized_matmul_int8(
-    x: jax.Array, w: jax.Array, scalar: jax.Array, zero_point: Any = None, quant_block_size: object = None,
+    x: jax.Array, w: jax.Array, scalar: jax.Array, zero_point: jax.Array | None = None, quant_block_size: object = None,
     quantize_activation: bool = False, batch_block_size: object = None, out_block_size: object = None,
     in_block_size: object = None,
 ) -> jax.Array:  # fmt: skip
@@ -98,7 +98,9 @@ def quantized_matmul_int8(
     return product(x, w, scalar, zero_point, -1, quantize_activation)
 
 
-def _check(x: Any, w: Any, scale: Any, zero_point: Any, block_size: int, int4: bool) -> None:
+def _check(
+    x: jax.Array, w: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, int4: bool
+) -> None:
     if w.dtype != np.int8 and not (int4 and w.dtype == np.uint8):
         raise TypeError(f"a quantised weight is int8, or uint8 where it holds pairs of four bits; got {w.dtype}")
     pair = 2 if w.dtype == np.uint8 else 1
@@ -137,7 +139,7 @@ def _widened(w: Tensor, scale: Tensor, zero_point: Tensor | None, block_size: in
     return whole if block_size == -1 else whole.reshape(-1, whole.shape[-1]).t()
 
 
-def _gradients(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _gradients(inputs: dict[str, Any], grad: Tensor) -> dict[str, torch.Tensor]:
     scale = inputs["scale"] if "scale" in inputs else inputs["scalar"]
     size = inputs.get("block_size")
     whole = _widened(inputs["w"], scale, inputs["zero_point"], -1 if size is None else size)

@@ -1,7 +1,6 @@
 """Splash attention: several query heads to a head of keys, local windows, capped scores."""
 
 import json
-from typing import Any
 
 import jax
 import torch
@@ -28,7 +27,7 @@ FORWARD = define(
 
 @lowers(FORWARD)
 def forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, config: str, decoder_segment_ids: Any, causal: bool | None,
+    q: jax.Array, k: jax.Array, v: jax.Array, config: str, decoder_segment_ids: jax.Array | None, causal: bool | None,
     attn_logits_soft_cap: object,
 ) -> list[jax.Array]:  # fmt: skip
     """Return the result, and for each row the sum of its exponentials and its largest score."""
@@ -57,7 +56,7 @@ def backward(
     return list(gradients(grad_output, (q, k, v, None), (decoder_segment_ids,) * 2, how))
 
 
-def _gradients(inputs: dict[str, Any], grad: Tensor, *_: object) -> dict[str, Any]:
+def _gradients(inputs: dict[str, torch.Tensor], grad: Tensor, *_: object) -> dict[str, torch.Tensor]:
     settings = ("q", "k", "v", "config", "decoder_segment_ids", "causal", "attn_logits_soft_cap")
     return dict(zip("qkv", torch.ops.xla.sa_custom_backward(grad, *map(inputs.__getitem__, settings)), strict=True))
 

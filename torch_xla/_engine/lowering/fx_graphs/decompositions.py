@@ -39,7 +39,7 @@ def _integers(low: int, high: int, size: object, dtype: torch.dtype | None = Non
     return _between(low, high, aten.empty.memory_format(size, dtype=dtype or torch.int64, **options))
 
 
-def _between(low: int, high: int, memory: object) -> Any:
+def _between(low: int, high: int, memory: object) -> torch.Tensor:
     # Not `random.from`: a graph of PyTorch is Python source, in which `from` is no name.
     numbers = aten.random.to(memory, high - low)
     return aten.add.Scalar(numbers, low) if low else numbers
@@ -84,7 +84,7 @@ def _resized(op: OpOverload) -> Callable[..., Any]:
 _MOST_PARTS = 4096
 
 
-def _scaled(count: Any, scale: float) -> Any:
+def _scaled(count: int, scale: float) -> int:
     if isinstance(count, int):
         return int(count * scale)
     numerator, denominator = float(scale).as_integer_ratio()
@@ -203,7 +203,7 @@ def rule_for(op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, obje
         return None
     draws = interpreter.draws(module)
 
-    def lower(*args: object, key: Any = None, **kwargs: object) -> Any:
+    def lower(*args: object, key: Any = None, **kwargs: object) -> jax.Array:
         arrays = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         keys = [jax.random.fold_in(key, draw) for draw in range(draws)]
         return interpreter.interpret(module, arrays[: len(places)], keys)

@@ -59,7 +59,7 @@ _NUMBERS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _chosen(of_sizes: Callable[..., object], of_arrays: Callable[..., object], one: object, other: object) -> Any:
+def _chosen(of_sizes: Callable[..., object], of_arrays: Callable[..., object], one: object, other: object) -> object:
     """Choose the function for sizes or for arrays: if one of the two numbers is computed from sizes, it is an array."""
     return (of_arrays if isinstance(one, jax.Array) or isinstance(other, jax.Array) else of_sizes)(one, other)
 
@@ -209,7 +209,7 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
             line, layer = line_of(node), _layer(node)
             with located(line, (schema_of(node.target).name,) if line is not None else ()):
                 if layer is not None:
-                    operands = torch.fx.node.map_arg(layer, values.__getitem__)
+                    operands = [values[each] for each in layer if each is not None]
                     with precision_of(operands):
                         result = linear(*operands)
                     values[node] = _as_promised(result, node.meta.get("val"))
@@ -259,7 +259,7 @@ def line_of(node: Node) -> tuple[str, int, str] | None:
     return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
 
-def _call(node: Node, args: Any, kwargs: Any) -> Any:
+def _call(node: Node, args: Any, kwargs: Any) -> jax.Array | list[jax.Array | None] | None:
     if node.target in _SIZES:
         return _SIZES[node.target](*args, **kwargs)
     if node.target in EMPTY:

@@ -57,7 +57,7 @@ def insertion_points(sequence: jax.Array, values: object, right: bool) -> jax.Ar
 @lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(
     sorted_sequence: jax.Array,
-    self: Any,
+    self: jax.Array | float,
     *,
     out_int32: bool = False,
     right: bool = False,
@@ -71,7 +71,9 @@ def searchsorted(
 
 
 @lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
-def bucketize(self: Any, boundaries: jax.Array, *, out_int32: bool = False, right: bool = False) -> jax.Array:
+def bucketize(
+    self: jax.Array | float, boundaries: jax.Array, *, out_int32: bool = False, right: bool = False
+) -> jax.Array:
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 

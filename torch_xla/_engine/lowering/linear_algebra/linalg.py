@@ -129,7 +129,7 @@ def slogdet(A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
 
 @lowers(aten.linalg_lstsq.default)
 def lstsq(
-    self: jax.Array, b: jax.Array, rcond: object = None, *, driver: str | None = None
+    self: jax.Array, b: jax.Array, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     rows, columns = self.shape[-2:]
     vector = _is_vector(self, b)

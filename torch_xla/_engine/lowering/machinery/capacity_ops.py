@@ -1,7 +1,6 @@
 """Operations on capacity-padded sequences: the length is an argument, so one program serves all lengths."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +35,7 @@ def cut(room: jax.Array, size: Sequence[int]) -> jax.Array:
 
 
 @lowers(APPEND)
-def append(room: jax.Array, last: jax.Array, length: Any, dim: int = -1) -> jax.Array:
+def append(room: jax.Array, last: jax.Array, length: jax.Array, dim: int = -1) -> jax.Array:
     """Return the room with `last` behind its first `length` elements along `dim`."""
     return lax.dynamic_update_slice_in_dim(room, last, jnp.asarray(length, np.int32), dim)
 

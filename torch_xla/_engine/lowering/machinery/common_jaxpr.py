@@ -58,9 +58,9 @@ class Equation:
 class Common:
     """The common program, with the attributes of JAX's `Jaxpr` and `ClosedJaxpr` that its evaluation reads."""
 
-    constvars: Sequence[Any]
-    invars: Sequence[Any]
-    outvars: Sequence[Any]
+    constvars: Sequence["Atom"]
+    invars: Sequence["Atom"]
+    outvars: Sequence["Atom"]
     eqns: Sequence[Equation]
     consts: Sequence[Any]
     is_static: bool  # all traces were equal
@@ -102,19 +102,19 @@ class _Traces:
         consts = [self._constant(each) for each in _zipped([trace.consts for trace in traces], "its constants")]
         known: dict[Any, tuple[tuple[Any, ...], Any]] = {}  # variables of the last, with those of all
 
-        def made(variables: tuple[Any, ...]) -> Any:
+        def made(variables: tuple[Any, ...]) -> Atom:
             found = Atom(self._shaped([each.aval for each in variables]))
             known[variables[-1]] = variables, found
             return found
 
-        def read(atoms: tuple[object, ...]) -> Any:
+        def read(atoms: tuple[object, ...]) -> Atom:
             if isinstance(atoms[-1], jex.core.Literal):
                 return self._literal(atoms)
             if atoms[-1] not in known or any(a is not b for a, b in zip(known[atoms[-1]][0], atoms, strict=True)):
                 _differ("an operand", atoms)
             return known[atoms[-1]][1]
 
-        def all_of(make: Callable[[Any], Any], atoms: Sequence[Sequence[object]]) -> list[Any]:
+        def all_of(make: Callable[[Any], Any], atoms: Sequence[Sequence[object]]) -> list[Atom]:
             return [make(each) for each in _zipped(atoms, "the number of values")]
 
         constvars = all_of(made, [jaxpr.constvars for jaxpr in jaxprs])
@@ -174,7 +174,7 @@ class _Traces:
             _differ(what, seen)
         return slope * self.symbol + rest
 
-    def _shaped(self, seen: Sequence[Any]) -> Any:
+    def _shaped(self, seen: Sequence[Any]) -> _Shaped:
         new = seen[-1]
         if not hasattr(new, "shape"):
             return new
@@ -186,7 +186,7 @@ class _Traces:
             tuple(self._value(_SIZE, sizes) for sizes in zip(*(a.shape for a in seen), strict=True)), new.dtype
         )
 
-    def _literal(self, seen: Sequence[Any]) -> Any:
+    def _literal(self, seen: Sequence[Any]) -> Atom:
         if not all(isinstance(each, jex.core.Literal) for each in seen):
             _differ("an operand", seen)
         numbers = [np.asarray(each.val) for each in seen]
@@ -199,7 +199,7 @@ class _Traces:
             _differ("a constant", numbers)
         return Atom(seen[-1].aval, self.number(numbers, "a constant"))
 
-    def _constant(self, seen: Sequence[object]) -> Any:
+    def _constant(self, seen: Sequence[object]) -> object:
         arrays = [np.asarray(each) for each in seen]
         new = arrays[-1]
         if any(a.dtype != new.dtype or a.shape != new.shape or a.tobytes() != new.tobytes() for a in arrays):

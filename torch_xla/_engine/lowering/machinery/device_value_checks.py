@@ -47,7 +47,7 @@ Conditions = Callable[..., Iterator[Condition]]
 class Check:
     """The values to check in calls of one operator, and the exception that PyTorch raises for bad ones."""
 
-    op: Any
+    op: Hashable
     raises: type[Exception]
     findings: Conditions
 
@@ -57,7 +57,7 @@ class Check:
         return f"check::{self.op}"
 
 
-_checks: dict[Any, Check] = {}
+_checks: dict[Hashable, Check] = {}
 _by_name: dict[Hashable, Check] = {}
 _rules: list[Rule] = []  # keeps the rules alive: the table of rules holds them weakly
 
@@ -67,7 +67,7 @@ def check_of(op: object) -> Check | None:
     return _checks.get(op[0] if isinstance(op, tuple) else op)  # a tuple: composed of others, for these sizes
 
 
-def all_checks() -> dict[Any, Check]:
+def all_checks() -> dict[Hashable, Check]:
     """Return every check, by overload."""
     return dict(_checks)
 
@@ -311,7 +311,9 @@ def _whole(operand: Any) -> bool:
     aten.floor_divide.default, aten.floor_divide.Scalar, aten.remainder.Tensor, aten.remainder.Scalar,
     aten.remainder.Scalar_Tensor, aten.fmod.Tensor, aten.fmod.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode,
 )  # fmt: skip
-def division(self: Any, other: object, *_: object, rounding_mode: str | None = "", **__: object) -> Iterator[Condition]:
+def division(
+    self: jax.Array, other: object, *_: object, rounding_mode: str | None = "", **__: object
+) -> Iterator[Condition]:
     if rounding_mode is not None and _whole(self) and _whole(other):
         divisor = jnp.asarray(other)
         yield Condition("other", divisor == 0, divisor, "must not be 0: integers cannot be divided by it")

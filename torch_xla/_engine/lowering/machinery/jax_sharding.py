@@ -46,7 +46,7 @@ def to_jax(sharding: Sharding | None, target: Target) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def carried(size: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
+def carried(size: tuple[int, ...], sharding: jax.sharding.Sharding) -> tuple[int, ...]:
     """Return the size of the array that carries a value of this `size` where JAX's `sharding` divides it.
 
     JAX has no parts of different sizes: a dimension is made longer until its parts are equal, and what is behind the
@@ -124,7 +124,7 @@ def tiles_of(sharding: Sharding | None, rank: int, target: Target) -> np.ndarray
 
 
 @functools.lru_cache(maxsize=4096)
-def lies_on(sharding: Any, target: Target) -> bool:
+def lies_on(sharding: jax.sharding.Sharding, target: Target) -> bool:
     """Return whether an array with this sharding is on exactly the devices of `target`, in their order."""
     mesh = getattr(sharding, "mesh", None)
     if mesh is not None:
@@ -133,7 +133,7 @@ def lies_on(sharding: Any, target: Target) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding | None:
+def from_jax(sharding: jax.sharding.Sharding, size: tuple[int, ...], target: Target) -> Sharding | None:
     """Convert JAX's sharding, over any mesh, of a value of this size to one over the devices of `target`."""
     if EACH_DEVICE in getattr(getattr(sharding, "mesh", None), "axis_names", ()):
         return MANUAL

@@ -26,13 +26,17 @@ class NeedsStaticNumber(Exception):
     """A rule looks at a number that was to be an argument of the program."""
 
 
-def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
+def lower(
+    plan: Plan, operands: Sequence[jax.Array], numbers: Sequence[jax.Array | float], key: jax.Array | None
+) -> list[jax.Array]:
     """Return the arrays of the plan's outputs, flat, each of the size and dtype PyTorch promised."""
     flat = flatten(apply_rule(plan, operands, numbers, key), plan)
     return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
 
 
-def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key: jax.Array | None) -> Any:
+def apply_rule(
+    plan: Plan, operands: Sequence[jax.Array], numbers: Sequence[jax.Array | float], key: jax.Array | None
+) -> jax.Array | Sequence[jax.Array | list[jax.Array] | None] | None:
     """Return the result of the plan's rule for these operands."""
     rule = rule_of(plan.op)
     if rule is None:
@@ -47,7 +51,9 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
         raise NeedsStaticNumber(str(plan.op)) from error
 
 
-def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+def arguments_of(
+    plan: Plan, operands: Sequence[Any], numbers: Sequence[jax.Array | float]
+) -> tuple[list[object], dict[str, object]]:
     """Return the positional and the named arguments for the plan's rule."""
     if plan.compute_dtype is not None:
         dtype = dtypes.to_jax(plan.compute_dtype)
@@ -60,7 +66,7 @@ def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) ->
     return [_fill(a, operands, numbers) for a in args], named
 
 
-def _rounded_number(argument: Any) -> Any:
+def _rounded_number(argument: Any) -> object:
     """Return the value that PyTorch's CPU kernels use for a number in operations on `torch.complex32`."""
     is_complex = isinstance(argument, (float, complex)) or (is_number(argument) and not isinstance(argument, int))
     return rounded_to_halves(number_as(argument, np.dtype(np.complex64))) if is_complex else argument
@@ -81,7 +87,7 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
     return jax.lax.convert_element_type(array, dtype)
 
 
-def _fill(argument: Any, operands: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _fill(argument: object, operands: Sequence[jax.Array], numbers: Sequence[jax.Array | float]) -> object:
     if isinstance(argument, Operand):
         return operands[argument.index]
     if isinstance(argument, Number):
@@ -108,7 +114,7 @@ def flatten(result: Any, plan: Plan) -> list[Any]:
     return flat
 
 
-def _finish(array: Any, spec: Any, plan: Plan) -> Any:
+def _finish(array: jax.Array, spec: Any, plan: Plan) -> jax.Array:
     dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
     array = jnp.asarray(array)
     if array.dtype != dtype:

@@ -48,7 +48,9 @@ def slots_of(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def lower_on_devices(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
+def lower_on_devices(
+    plan: Plan, operands: list[Any], numbers: list[jax.Array | float], key: jax.Array | None
+) -> list[Any]:
     """Do the same as `lower`, for operands that may differ on each device."""
     target = replica_axis.target_in_use()
     if target is None or not target.is_spread:
@@ -64,7 +66,9 @@ def lower_on_devices(plan: Plan, operands: list[Any], numbers: list[Any], key: j
     return _on_each(plan, operands, numbers, key, target)
 
 
-def _on_each(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None, target: Target) -> list[Any]:
+def _on_each(
+    plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None, target: Target
+) -> list[Manual]:
     given = [operand.array if isinstance(operand, Manual) else operand for operand in operands]
     dynamic = [index for index, number in enumerate(numbers) if isinstance(number, jax.Array)]
     taken = [*given, *[numbers[index] for index in dynamic], *([] if key is None else [key])]

@@ -5,16 +5,19 @@ Numbers among the operands are Python numbers or weakly typed zero-dim arrays (a
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from jax.typing import ArrayLike
 
 from . import replica_axis
 from .float8 import is_float8, number_to_float8, to_float8
+
+R = TypeVar("R")
 
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
@@ -73,7 +76,7 @@ def bound_as(number: Any, dtype: np.dtype) -> Any:
     return number_as(number, dtype)
 
 
-def same_dtype(*operands: Any) -> list[Any]:
+def same_dtype(*operands: Any) -> list[jax.Array]:
     """Return the operands, with numbers in the dtype of the arrays, which is the same for all arrays.
 
     For booleans, a size that an export leaves open, which promotion does not know, is an int64.
@@ -92,7 +95,7 @@ def one_or_zero(truth: jax.Array, dtype: np.dtype) -> jax.Array:
     return jnp.where(truth, np.ones((), dtype), np.zeros((), dtype))
 
 
-def widened(argument: Any) -> Any:
+def widened(argument: object) -> Any:
     """Return `argument`, in float32 if it is an array of a narrower float dtype."""
     if isinstance(argument, (jax.Array, np.ndarray)) and is_float(argument) and argument.dtype.itemsize < 4:
         return lax.convert_element_type(argument, FLOAT32)
@@ -102,7 +105,7 @@ def widened(argument: Any) -> Any:
 _SCALE = 2.0**64
 
 
-def product(self: Any, other: Any) -> jax.Array:
+def product(self: jax.Array, other: jax.Array) -> jax.Array:
     """Multiply two arrays of one dtype, one of which may be a number.
 
     XLA:CPU takes a subnormal number for 0, and infinity times 0 is NaN: such a number is multiplied in two steps.
@@ -170,37 +173,37 @@ def _is_for_a_gpu() -> bool:
     return target is not None and target.platform == "gpu"
 
 
-def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:
+def in_opmath(lower: Callable[..., R]) -> Callable[..., R]:
     """Return `lower`, with every array argument widened; numbers stay weakly typed and so follow the arrays."""
 
     @wraps(lower)
-    def rule(*args: Any, **kwargs: Any) -> Any:
+    def rule(*args: object, **kwargs: object) -> R:
         return lower(*map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
 
     return rule
 
 
-def in_double(lower: Callable[..., Any]) -> Callable[..., Any]:
+def in_double(lower: Callable[..., R]) -> Callable[..., R]:
     """Return `lower`, computed in float64: for functions that XLA knows less well in float32 than PyTorch does."""
 
     @wraps(lower)
-    def rule(*args: Any) -> Any:
+    def rule(*args: object) -> R:
         return lower(*(_doubled(argument) for argument in args))
 
     return rule
 
 
-def _doubled(argument: Any) -> Any:
+def _doubled(argument: object) -> object:
     if isinstance(argument, jax.Array) and is_float(argument):
         return lax.convert_element_type(argument, FLOAT64)
     return argument
 
 
-def on_operands(lower: Callable[..., Any]) -> Callable[..., Any]:
+def on_operands(lower: Callable[..., R]) -> Callable[..., R]:
     """Return `lower` of operands only: all of one dtype, to which numbers are rounded, and then widened."""
 
     @wraps(lower)
-    def rule(*operands: Any) -> Any:
+    def rule(*operands: ArrayLike) -> R:
         return lower(*map(widened, same_dtype(*operands)))
 
     return rule

@@ -10,8 +10,9 @@ without such a rule raises `NotImplementedError`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
+import jax
 import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,36 @@ from jax import lax
 
 from ...compat.names import jax as private
 
-Rule = Callable[["SymbolSizes", Any, list[Any]], Any]
+
+class Variable(Protocol):
+    """A variable or a constant of a traced program."""
+
+    @property
+    def aval(self) -> jax.core.ShapedArray:
+        """Its size and dtype."""
+
+
+class Equation(Protocol):
+    """A call in a traced program: JAX's own, or one that several traces have in common (`common_jaxpr`)."""
+
+    @property
+    def primitive(self) -> jex.core.Primitive:
+        """What is called."""
+
+    @property
+    def invars(self) -> Sequence[Variable]:
+        """What it reads."""
+
+    @property
+    def outvars(self) -> Sequence[Variable]:
+        """What it makes."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its attributes: each primitive has its own."""
+
+
+Rule = Callable[["SymbolSizes", Equation, Sequence[jax.Array]], Sequence[jax.Array] | jax.Array]
 _rules: dict[str, Rule] = {}
 
 
@@ -42,14 +72,14 @@ class SymbolSizes:
         """Return a size as it is in this run."""
         return size if isinstance(size, int | np.integer) else private.size_for(size, self.counts)
 
-    def masked(self, array: Any, shape: Sequence[Any], dims: Sequence[int], fill: Any) -> Any:
+    def masked(self, array: Any, shape: Sequence[Any], dims: Sequence[int], fill: Any) -> jax.Array:
         """Return the array, of this symbolic shape, with `fill` behind the valid elements along some dimensions."""
         keep = self.counting(array.shape, shape, dims)
         return array if keep is None else jnp.where(keep, array, jnp.asarray(fill, array.dtype))
 
-    def counting(self, size: Sequence[int], shape: Sequence[object], dims: Sequence[int]) -> Any:
+    def counting(self, size: Sequence[int], shape: Sequence[object], dims: Sequence[int]) -> jax.Array | None:
         """Return which elements are valid along some dimensions; nothing if all are."""
-        keep: Any = None
+        keep: jax.Array | None = None
         for dim in dims:
             if not isinstance(shape[dim], int):
                 here = lax.broadcasted_iota(np.int32, size, dim) < jnp.asarray(self.count(shape[dim]), np.int32)
@@ -57,21 +87,23 @@ class SymbolSizes:
         return keep
 
 
-def bounded(closed: Any, symbols: Sequence[str], rooms: Sequence[int]) -> Callable[..., list[Any]]:
+def bounded(closed: Any, symbols: Sequence[str], rooms: Sequence[int]) -> Callable[..., list[jax.Array]]:
     """Return the traced function as one of the valid sizes of `symbols` (int32) and of padded arrays.
 
     It returns padded arrays; `rooms` are the capacities of the symbols.
     """
 
-    def run(counts: Any, *arrays: Any) -> list[Any]:
+    def run(counts: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
         sizes = SymbolSizes(dict(zip(symbols, rooms, strict=True)), {s: counts[i] for i, s in enumerate(symbols)})
         return _evaluate(sizes, closed.jaxpr, closed.consts, arrays)
 
     return run
 
 
-def _evaluate(sizes: SymbolSizes, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    known: dict[Any, Any] = {}
+def _evaluate(
+    sizes: SymbolSizes, jaxpr: Any, consts: Sequence[jax.Array], arrays: Sequence[jax.Array]
+) -> list[jax.Array]:
+    known: dict[object, jax.Array] = {}
 
     def value(atom: object) -> Any:
         if isinstance(atom, jex.core.Literal):
@@ -89,7 +121,7 @@ def _evaluate(sizes: SymbolSizes, jaxpr: Any, consts: Sequence[Any], arrays: Seq
     return [value(atom) for atom in jaxpr.outvars]
 
 
-def _apply(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> list[Any]:
+def _apply(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
     name = equation.primitive.name
     inner = next((equation.params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in equation.params), None)
     if inner is not None and name in _CALLS:
@@ -111,7 +143,7 @@ def _apply(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> list[Any]:
     return list(found) if equation.primitive.multiple_results else [found]
 
 
-def _shape(atom: Any) -> Sequence[object]:
+def _shape(atom: Variable) -> Sequence[object]:
     return getattr(atom.aval, "shape", ())  # a token has none
 
 
@@ -154,13 +186,13 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _least(dtype: Any) -> Any:
+def _least(dtype: np.dtype) -> float:
     if dtype == np.bool_:
         return False
     return -np.inf if jnp.issubdtype(dtype, np.floating) else np.iinfo(dtype).min
 
 
-def _most(dtype: Any) -> Any:
+def _most(dtype: np.dtype) -> float:
     if dtype == np.bool_:
         return True
     return np.inf if jnp.issubdtype(dtype, np.floating) else np.iinfo(dtype).max
@@ -174,8 +206,8 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 
 
 @_rule("cond")
-def _cond(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
-    def branch(closed: Any) -> Callable[..., list[Any]]:
+def _cond(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> list[jax.Array]:
+    def branch(closed: Any) -> Callable[..., list[jax.Array]]:
         return lambda *operands: _evaluate(sizes, closed.jaxpr, closed.consts, operands)
 
     index, *operands = arrays
@@ -189,19 +221,19 @@ def _cond(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
 
 
 @_rule("dim_as_value")
-def _size(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
+def _size(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> jax.Array:
     return jnp.asarray(sizes.count(equation.params["dim"]), equation.outvars[0].aval.dtype)
 
 
 @_rule(*(f"reduce_{kind}" for kind in ("sum", "prod", "max", "min", "and", "or", "xor")))
-def _reduce(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _reduce(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     fill = _NEUTRAL[equation.primitive.name.removeprefix("reduce_")](arrays[0].dtype)
     array = sizes.masked(arrays[0], equation.invars[0].aval.shape, equation.params["axes"], fill)
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("argmax", "argmin")
-def _place(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _place(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape, axes = arrays, equation.invars[0].aval.shape, equation.params["axes"]
     least = equation.primitive.name == "argmax"
     # The first of equal elements is chosen, which is in front of the padding.
@@ -210,14 +242,14 @@ def _place(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulative(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _cumulative(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     fill = _NEUTRAL[equation.primitive.name.removeprefix("cum")](arrays[0].dtype)
     array = sizes.masked(arrays[0], equation.invars[0].aval.shape, (equation.params["axis"],), fill)
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("dot_general")
-def _product(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _product(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     contracted = equation.params["dimension_numbers"][0]
     pairs = zip(arrays, equation.invars, contracted, strict=True)
     # Mask both operands: infinity or NaN times the zero of the other would be NaN.
@@ -225,7 +257,7 @@ def _product(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("sort")
-def _sort(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _sort(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     dim, params = equation.params["dimension"], equation.params
     keep = sizes.counting(arrays[0].shape, equation.invars[0].aval.shape, (dim,))
     if keep is None:
@@ -236,7 +268,7 @@ def _sort(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("top_k")
-def _largest(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _largest(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape = arrays, equation.invars[0].aval.shape
     axis = equation.params.get("axis", array.ndim - 1)  # older versions of JAX know the last alone
     array = sizes.masked(array, shape, (axis % array.ndim,), _least(array.dtype))
@@ -244,7 +276,7 @@ def _largest(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("concatenate")
-def _concatenate(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _concatenate(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     dim, shapes = equation.params["dimension"], [atom.aval.shape for atom in equation.invars]
     if all(isinstance(shape[dim], int) for shape in shapes[:-1]):
         return lax.concatenate(arrays, dim)
@@ -259,7 +291,7 @@ def _concatenate(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("slice")
-def _slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), params = arrays, equation.params
     strides = params["strides"] or (1,) * array.ndim
     for dim, (start, step, size) in enumerate(
@@ -275,14 +307,14 @@ def _slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     return array
 
 
-def _shifted(array: Any, start: Any, room: int, dim: int) -> Any:
+def _shifted(array: Any, start: Any, room: int, dim: int) -> jax.Array:
     """Return `room` elements along `dim` from `start` on; zeros behind the last."""
     behind = [(0, room if place == dim else 0) for place in range(array.ndim)]
     return lax.dynamic_slice_in_dim(jnp.pad(array, behind), jnp.asarray(start, np.int32), room, dim)
 
 
 @_rule("split")
-def _split(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _split(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     (array,), dim, parts = arrays, equation.params["axis"], equation.params["sizes"]
     if all(isinstance(size, int) for size in parts):
         return equation.primitive.bind(array, **equation.params)
@@ -294,7 +326,7 @@ def _split(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("dynamic_slice")
-def _dynamic_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _dynamic_slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, *starts = arrays
     shape = equation.invars[0].aval.shape
     for dim, (start, size) in enumerate(zip(starts, equation.params["slice_sizes"], strict=True)):
@@ -306,7 +338,7 @@ def _dynamic_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("dynamic_update_slice")
-def _dynamic_update_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _dynamic_update_slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, update, *starts = arrays
     shape, written = (atom.aval.shape for atom in equation.invars[:2])
     for dim, (whole, size) in enumerate(zip(shape, written, strict=True)):
@@ -319,7 +351,7 @@ def _dynamic_update_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) 
 
 
 @_rule("gather")
-def _gather(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _gather(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, index = arrays
     shape = equation.invars[0].aval.shape
     params = {**equation.params, "slice_sizes": sizes.rooms_of(equation.params["slice_sizes"])}
@@ -332,7 +364,7 @@ def _gather(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("scatter-add", "scatter_add")
-def _scatter_add(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
+def _scatter_add(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> jax.Array:
     array, index, update = arrays
     shape = equation.invars[2].aval.shape
     update = sizes.masked(update, shape, range(len(shape)), 0)
@@ -340,7 +372,7 @@ def _scatter_add(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) ->
 
 
 @_rule("scatter")
-def _scatter(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _scatter(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, index, update = arrays
     shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
     dims = numbers.scatter_dims_to_operand_dims
@@ -357,7 +389,7 @@ def _scatter(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("pad")
-def _pad(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _pad(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array, fill), shape, config = arrays, equation.invars[0].aval.shape, equation.params["padding_config"]
     array = sizes.masked(array, shape, range(len(shape)), fill)
     room = sizes.rooms_of(equation.outvars[0].aval.shape)
@@ -371,7 +403,7 @@ def _pad(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("rev")
-def _reverse(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _reverse(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape = arrays, equation.invars[0].aval.shape
     for dim in equation.params["dimensions"]:
         array = lax.rev(array, (dim,))
@@ -381,7 +413,7 @@ def _reverse(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("reshape")
-def _reshape(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _reshape(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), old, new = arrays, equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     room = sizes.rooms_of(new)
     if _keeps_places(old, new):
@@ -409,7 +441,7 @@ def _keeps_places(old: Sequence[object], new: Sequence[object]) -> bool:
     return True
 
 
-def _factors(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[Any], list[Any]]]:
+def _factors(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[object], list[object]]]:
     """Return the fewest neighbouring dimensions that become others together: without those of size 1."""
     rest = [[size for size in shape if not (isinstance(size, int) and size == 1)] for shape in (old, new)]
     found: list[tuple[list[Any], list[Any]]] = []
@@ -429,7 +461,7 @@ def _factors(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[Any], li
 
 
 @_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
-def _windows(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+def _windows(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
     kind = equation.primitive.name.removeprefix("reduce_")
     if kind not in _NEUTRAL:
         raise NotImplementedError("windows with a function of their own over a size that changes")
@@ -439,7 +471,7 @@ def _windows(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("conv_general_dilated")
-def _convolution(sizes: SymbolSizes, equation: Any, arrays: Sequence[object]) -> Any:
+def _convolution(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> jax.Array:
     numbers, params = equation.params["dimension_numbers"], equation.params
     if any(not isinstance(n, int) for pair in params["padding"] for n in pair):
         raise NotImplementedError("a convolution whose padding changes; its gradient by weights is one")

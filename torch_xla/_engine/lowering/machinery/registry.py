@@ -6,15 +6,17 @@ tensors as lists of arrays, `None` as `None`, everything else as plain Python (`
 dtype that PyTorch's meta kernel reports: a rule computes at the right precision and leaves the last cast to the caller.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 from ...caching.interning import drop_rules, look_through
 from ...compat.names import jax as private
 from ...compat.names.torch import OpOverload
 from ...ir.call_plan import Plan
+
+Lower = TypeVar("Lower", bound=Callable[..., Any])
 
 
 class Promotion(Enum):
@@ -29,7 +31,7 @@ class Promotion(Enum):
 class Rule:
     """How one overload becomes JAX operations."""
 
-    op: Any  # an overload; a string for an operation of our own
+    op: Hashable  # an overload; a string for an operation of our own
     lower: Callable[..., Any]
     promotion: Promotion
     random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
@@ -37,8 +39,8 @@ class Rule:
     calls_python: bool = False  # on the host, while the program runs
 
 
-_rules: dict[Any, Rule] = {}
-_made: dict[Any, Rule] = {}  # while the program runs
+_rules: dict[Hashable, Rule] = {}
+_made: dict[Hashable, Rule] = {}  # while the program runs
 look_through(lambda: drop_rules(_made), 0)
 
 # The number of jaxprs of functions called by rules that JAX may keep when the caches are checked.
@@ -55,10 +57,10 @@ look_through(_drop_traces, 3)
 
 def lowers(
     *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False, separable: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Lower], Lower]:
     """Register the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
 
-    def register(lower: Callable[..., object]) -> Callable[..., Any]:
+    def register(lower: Lower) -> Lower:
         for op in ops:
             if op in _rules:
                 raise ValueError(f"{op} has two rules: {_rules[op].lower} and {lower}")
@@ -72,10 +74,10 @@ def lowers(
 _later: dict[str, Rule] = {}
 
 
-def lowers_named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def lowers_named(*names: str) -> Callable[[Lower], Lower]:
     """Register the decorated function as the rule of operators that may not exist yet: "space::name.overload"."""
 
-    def register(lower: Callable[..., object]) -> Callable[..., Any]:
+    def register(lower: Lower) -> Lower:
         for name in names:
             if name in _later:
                 raise ValueError(f"{name} has two rules: {_later[name].lower} and {lower}")
@@ -127,6 +129,6 @@ def is_separable(op: object) -> bool:
     return rule is not None and rule.separable
 
 
-def all_rules() -> dict[Any, Rule]:
+def all_rules() -> dict[Hashable, Rule]:
     """Return every rule, by overload, but those made while the program runs: for the coverage page and the tests."""
     return dict(_rules)

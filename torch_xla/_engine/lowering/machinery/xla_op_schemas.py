@@ -38,7 +38,7 @@ def differentiate(op: OpOverload, backward: Callable[..., Any]) -> None:
         ctx.save_for_backward(*tensors)
         ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
 
-    def gradients(ctx: Any, *grads: Any) -> Any:
+    def gradients(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inputs = [
             other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
         ]
@@ -67,7 +67,7 @@ def _jitted(op: OpOverload, tree: object, *others: object) -> Callable[..., Any]
     assert rule is not None, op
     lower = rule.lower
 
-    def run(*arrays: jax.Array) -> Any:
+    def run(*arrays: jax.Array) -> jax.Array | list[jax.Array]:
         given = iter(arrays)
         args, kwargs = jax.tree.unflatten(tree, [next(given) if other is None else other for other in others])
         return lower(*args, **kwargs)

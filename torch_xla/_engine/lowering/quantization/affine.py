@@ -4,8 +4,6 @@ PyTorch defines these operators when `torch.ao.quantization` is imported, as com
 here each is one operation.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,20 +21,26 @@ def _along(axis: int, array: jax.Array, ndim: int) -> jax.Array:
     return array.reshape(shape)
 
 
-def _rounded(x: jax.Array, inverse: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+def _rounded(
+    x: jax.Array, inverse: jax.Array | float, zero_point: jax.Array | int, low: int, high: int, dtype: torch.dtype
+) -> jax.Array:
     found = jnp.round(x.astype(np.float32) * inverse) + zero_point
     return jnp.clip(found, low, high).astype(dtypes.to_jax(dtype))
 
 
 @lowers_named(f"{_SPACE}::quantize_per_tensor")
-def quantize_per_tensor(x: Any, scale: object, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+def quantize_per_tensor(
+    x: jax.Array, scale: object, zero_point: jax.Array | int, low: int, high: int, dtype: torch.dtype
+) -> jax.Array:
     """Use one scale for all elements."""
     inverse = jnp.asarray(1.0 / jnp.asarray(scale, np.float64)).astype(np.float32)
     return _rounded(x, inverse, zero_point, low, high, dtype)
 
 
 @lowers_named(f"{_SPACE}::quantize_per_tensor.tensor", f"{_SPACE}::quantize_per_tensor.tensor2")
-def quantize_by_tensors(x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+def quantize_by_tensors(
+    x: jax.Array, scale: jax.Array, zero_point: jax.Array, low: int, high: int, dtype: torch.dtype
+) -> jax.Array:
     """Use one scale for all elements, known to the device alone."""
     low, high = (each.reshape(()) if isinstance(each, jax.Array) else each for each in (low, high))
     return quantize_per_tensor(x, scale.reshape(()), zero_point.reshape(()).astype(np.float32), low, high, dtype)
@@ -44,9 +48,15 @@ def quantize_by_tensors(x: Any, scale: Any, zero_point: Any, low: Any, high: Any
 
 @lowers_named(f"{_SPACE}::dequantize_per_tensor")
 def dequantize_per_tensor(
-    x: Any, scale: Any, zero_point: Any, low: object, high: object, dtype: torch.dtype, *,
+    x: jax.Array,
+    scale: jax.Array | float,
+    zero_point: jax.Array | int,
+    low: object,
+    high: object,
+    dtype: torch.dtype,
+    *,
     out_dtype: torch.dtype | None = None,
-) -> jax.Array:  # fmt: skip
+) -> jax.Array:
     """Use one scale for all elements."""
     wide = dtypes.to_jax(out_dtype or torch.float32)
     return (x.astype(wide) - jnp.asarray(zero_point, wide)) * jnp.asarray(scale).astype(wide)
@@ -54,7 +64,7 @@ def dequantize_per_tensor(
 
 @lowers_named(f"{_SPACE}::dequantize_per_tensor.tensor", f"{_SPACE}::dequantize_per_tensor.tensor2")
 def dequantize_by_tensors(
-    x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype, *,
+    x: jax.Array, scale: jax.Array, zero_point: jax.Array, low: int, high: int, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:  # fmt: skip
     """Use one scale for all elements, known to the device alone."""
@@ -63,7 +73,7 @@ def dequantize_by_tensors(
 
 @lowers_named(f"{_SPACE}::quantize_per_channel")
 def quantize_per_channel(
-    x: Any, scales: Any, zero_points: Any, axis: int, low: int, high: int, dtype: torch.dtype
+    x: jax.Array, scales: jax.Array, zero_points: jax.Array, axis: int, low: int, high: int, dtype: torch.dtype
 ) -> jax.Array:
     """Use a scale for each slice along a dimension."""
     inverse, zero = (_along(axis, each, x.ndim) for each in (1.0 / scales, zero_points))
@@ -72,7 +82,7 @@ def quantize_per_channel(
 
 @lowers_named(f"{_SPACE}::dequantize_per_channel")
 def dequantize_per_channel(
-    x: Any, scales: Any, zero_points: Any, axis: int, low: int, high: int, dtype: torch.dtype, *,
+    x: jax.Array, scales: jax.Array, zero_points: jax.Array, axis: int, low: int, high: int, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:  # fmt: skip
     """Use a scale for each slice along a dimension."""
@@ -82,7 +92,9 @@ def dequantize_per_channel(
 
 
 @lowers_named(f"{_SPACE}::quantize_per_token")
-def quantize_per_token(x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype) -> jax.Array:
+def quantize_per_token(
+    x: jax.Array, scales: jax.Array, zero_points: jax.Array, low: int, high: int, dtype: torch.dtype
+) -> jax.Array:
     """Use a scale for each row."""
     found = jnp.round(x * (1.0 / scales) + zero_points)
     return jnp.clip(found, low, high).astype(dtypes.to_jax(dtype))
@@ -90,7 +102,7 @@ def quantize_per_token(x: Any, scales: Any, zero_points: Any, low: int, high: in
 
 @lowers_named(f"{_SPACE}::dequantize_per_token")
 def dequantize_per_token(
-    x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype,
+    x: jax.Array, scales: jax.Array, zero_points: jax.Array, low: int, high: int, dtype: torch.dtype,
     output_dtype: torch.dtype = torch.float32,
 ) -> jax.Array:  # fmt: skip
     """Use a scale for each row."""
@@ -98,14 +110,20 @@ def dequantize_per_token(
     return (moved * scales).astype(dtypes.to_jax(output_dtype))
 
 
-def _groups(x: Any, scales: Any, group_size: int) -> jax.Array:
+def _groups(x: jax.Array, scales: jax.Array, group_size: int) -> jax.Array:
     """Return rows of one group each; a group that is larger than a row is the row."""
     return x.reshape(-1, x.shape[-1] if group_size > x.shape[-1] and scales.shape[-1] == 1 else group_size)
 
 
 @lowers_named(f"{_SPACE}::quantize_per_channel_group")
 def quantize_per_channel_group(
-    x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype, group_size: int = 128
+    x: jax.Array,
+    scales: jax.Array,
+    zero_points: jax.Array,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    group_size: int = 128,
 ) -> jax.Array:
     """Use a scale for each group of neighbours in a row."""
     rows = _groups(x, scales, group_size)
@@ -116,9 +134,15 @@ def quantize_per_channel_group(
 
 @lowers_named(f"{_SPACE}::dequantize_per_channel_group")
 def dequantize_per_channel_group(
-    x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype, group_size: int = 128,
+    x: jax.Array,
+    scales: jax.Array,
+    zero_points: jax.Array,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    group_size: int = 128,
     output_dtype: torch.dtype = torch.float32,
-) -> jax.Array:  # fmt: skip
+) -> jax.Array:
     """Use a scale for each group of neighbours in a row."""
     rows = _groups(x, scales, group_size)
     moved = rows if zero_points is None else rows - zero_points.reshape(-1, 1)

@@ -29,7 +29,7 @@ FLOAT64 = np.dtype(np.float64)
 MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
-def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]]) -> jax.Array:
+def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger]) -> jax.Array:
     """Return independent random bits in an unsigned integer dtype."""
     count = int(np.prod(shape))
     if count == 0:
@@ -55,7 +55,7 @@ def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedi
     return jax.custom_batching.sequential_vmap(generated)(jax.random.key_data(key))
 
 
-def _bits_of_places(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]]) -> jax.Array:
+def _bits_of_places(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger]) -> jax.Array:
     """Draw bits where XLA divides a program among devices: each bit depends only on the key and its index.
 
     So each device draws the bits of its own part, and the bits do not depend on the sharding. With the other generator,
@@ -169,7 +169,7 @@ def bernoulli_p(self: jax.Array, p: object, *, key: jax.Array) -> jax.Array:
 
 @lowers(aten.native_dropout.default, random=True)
 def native_dropout(
-    input: jax.Array, p: Any, train: bool | None = None, *, key: jax.Array
+    input: jax.Array, p: jax.Array | float, train: bool | None = None, *, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     if train is False:
         return input, jnp.ones(input.shape, np.bool_)
@@ -177,7 +177,7 @@ def native_dropout(
     return native_dropout_backward(input, mask, dropout_scale(p)), mask
 
 
-def dropout_scale(p: Any) -> Any:
+def dropout_scale(p: jax.Array | float) -> jax.Array | float:
     """Return the factor by which dropout with probability `p` multiplies the elements that it keeps."""
     if isinstance(p, (int, float)):
         return 0.0 if p == 1 else 1 / (1 - p)

@@ -47,7 +47,7 @@ def _magnitudes(self: jax.Array, dtype: torch.dtype | None) -> jax.Array:
 @lowers(aten.linalg_vector_norm.default)
 def linalg_vector_norm(
     self: jax.Array,
-    ord: Any = 2,
+    ord: float = 2,
     dim: Sequence[int] | None = None,
     keepdim: bool = False,
     *,
@@ -79,7 +79,7 @@ if hasattr(aten, "linalg__powsum"):
     @lowers(aten.linalg__powsum.default)
     def linalg_powsum(
         self: jax.Array,
-        ord: Any = 2,
+        ord: float = 2,
         dim: Sequence[int] | None = None,
         keepdim: bool = False,
         *,
@@ -90,12 +90,12 @@ if hasattr(aten, "linalg__powsum"):
 
 
 @lowers(aten.dist.default, promotion=Promotion.COMMON)
-def dist(self: jax.Array, other: jax.Array, p: Any = 2) -> jax.Array:
+def dist(self: jax.Array, other: jax.Array, p: jax.Array | float = 2) -> jax.Array:
     return norm(widened(self) - widened(other), p)
 
 
 @lowers(aten.renorm.default)
-def renorm(self: jax.Array, p: Any, dim: int, maxnorm: Any) -> jax.Array:
+def renorm(self: jax.Array, p: float, dim: int, maxnorm: jax.Array | float) -> jax.Array:
     operand = widened(self)
     norms = norm(operand, p, without(one_dim(dim, self.ndim), self.ndim), keepdim=True)
     return operand * shrinking_factor(norms, maxnorm).astype(operand.dtype)

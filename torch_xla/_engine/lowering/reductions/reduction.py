@@ -5,7 +5,6 @@ Narrow floats are reduced in float32, integers are summed in int64, as in PyTorc
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -172,7 +171,11 @@ def logsumexp(self: jax.Array, dim: Sequence[int], keepdim: bool = False) -> jax
 
 @lowers(aten.var_mean.correction)
 def var_mean(
-    self: jax.Array, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+    self: jax.Array,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: jax.Array | float | None = None,
+    keepdim: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     dims = all_or_listed(dim, self.ndim)
     operand = widened(self)
@@ -188,7 +191,7 @@ def var_mean(
 
 @lowers(aten.std_mean.correction)
 def std_mean(
-    self: jax.Array, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+    self: jax.Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
     variance, center = var_mean(self, dim, correction=correction, keepdim=keepdim)
     return jnp.sqrt(variance), center
@@ -196,14 +199,18 @@ def std_mean(
 
 @lowers(aten.var.correction)
 def var(
-    self: jax.Array, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+    self: jax.Array,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: jax.Array | float | None = None,
+    keepdim: bool = False,
 ) -> jax.Array:
     return var_mean(self, dim, correction=correction, keepdim=keepdim)[0]
 
 
 @lowers(aten.std.correction)
 def std(
-    self: jax.Array, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+    self: jax.Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> jax.Array:
     return jnp.sqrt(var(self, dim, correction=correction, keepdim=keepdim))
 

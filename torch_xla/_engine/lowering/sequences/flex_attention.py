@@ -44,8 +44,8 @@ class _Blocks(Tiles):
     def __init__(
         self,
         operands: tuple[jax.Array, jax.Array, jax.Array],
-        mask: Sequence[Any],
-        scale: Any,
+        mask: Sequence[jax.Array | int | GraphModule | None],
+        scale: float | None,
         functions: tuple[GraphModule, _Arrays, _Arrays],
         joint: GraphModule | None = None,
     ) -> None:
@@ -56,7 +56,9 @@ class _Blocks(Tiles):
         key, value = (jnp.broadcast_to(each, (batch, *each.shape[1:])) for each in (key, value))
         tiling, self._states = _tiling(mask, query.shape[2], key.shape[2])
         super().__init__(query, key, value, scale, tiling)
-        self._mask = mask[_MASK]
+        graph = mask[_MASK]
+        assert isinstance(graph, GraphModule)
+        self._mask = graph
         self._score, self._captured, self._captured_by_mask = functions
         self._joint = joint
         outputs: Any = () if joint is None else joint.graph.output_node().args[0]
@@ -100,7 +102,14 @@ class _Blocks(Tiles):
 
         return self._by_scalars(function, 0, row, column, *tiles)  # type: ignore[no-any-return]
 
-    def _by_scalars(self, function: Callable[..., Any], out_axes: Any, row: Any, column: Any, *tiles: jax.Array) -> Any:
+    def _by_scalars(
+        self,
+        function: Callable[..., Any],
+        out_axes: int | tuple[int | None, ...],
+        row: jax.Array,
+        column: jax.Array,
+        *tiles: jax.Array,
+    ) -> Any:
         """Evaluate a function of scalars for each element of a tile.
 
         The first of `tiles` is the function's first argument, the others come behind the four indices.
@@ -151,7 +160,7 @@ def _listed(numbers: jax.Array, indices: jax.Array, columns: int) -> jax.Array:
     return named.at[batch, head, row, places].set(True, mode="drop")
 
 
-def _refuse_draws(key: Any) -> None:
+def _refuse_draws(key: jax.Array | None) -> None:
     if key is not None:
         raise NotImplementedError(
             "flex_attention(): score_mod or mask_mod draws random numbers, which has no meaning for a function that is "
@@ -164,8 +173,8 @@ def flex_attention(
     key_: jax.Array,
     value: jax.Array,
     score_graph: GraphModule,
-    mask: Sequence[Any],
-    scale: Any,
+    mask: Sequence[jax.Array | int | GraphModule | None],
+    scale: float | None,
     kernel_options: Any = None,
     score_captured: _Arrays = (),
     mask_captured: _Arrays = (),
@@ -188,8 +197,8 @@ def flex_attention_backward(
     grad_logarithm: jax.Array | None,
     score_graph: GraphModule,
     joint_graph: GraphModule,
-    mask: Sequence[Any],
-    scale: Any,
+    mask: Sequence[jax.Array | int | GraphModule | None],
+    scale: float | None,
     kernel_options: Any = None,
     score_captured: _Arrays = (),
     mask_captured: _Arrays = (),
@@ -215,7 +224,7 @@ def flex_attention_backward(
     return grad_query.astype(query.dtype), grad_key, grad_value, blocks.by_place(grad_captured)
 
 
-def _summed(grad: Any, of: jax.Array) -> jax.Array:
+def _summed(grad: jax.Array, of: jax.Array) -> jax.Array:
     """Return a gradient in the shape of its operand, whose only batch all may share."""
     return (jnp.sum(grad, 0, keepdims=True) if of.shape[0] != grad.shape[0] else grad).astype(of.dtype)
 

@@ -9,7 +9,7 @@ Sequences of unequal lengths are packed: the rows of all samples at the first ti
 longest sample first. This module lays them out as `[time, sample]`, and a sample that has ended keeps its state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -184,7 +184,7 @@ def _forward(
         if layer.cell != "gru":
             gates = gates + widened(weights.hidden_bias)
 
-    def advance(state: State, now: Any) -> tuple[State, Any]:
+    def advance(state: State, now: tuple[jax.Array, jax.Array | None]) -> tuple[State, tuple[jax.Array, State]]:
         gates, runs = now
         after, saved = step(gates, state, turned)
         if runs is not None:
@@ -252,7 +252,7 @@ def _rnn_relu_back(grads: State, now: State, weights: Weights) -> tuple[State, j
     return (contract(gates, weights.hidden, ((1,), (0,))),), gates
 
 
-_ThroughTime = tuple[State, jax.Array, jax.Array]
+_ThroughTime = tuple[State, jax.Array, Optional]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +296,10 @@ class _Direction:
         as_needed = partial(self._swept, _lstm_back)
         return lax.platform_dependent(grad_output, grad_last, values, cpu=slopes_first, default=as_needed)
 
-    def _swept(self, back: Any, grad_output: Optional, grad_last: State, values: State) -> _ThroughTime:
-        def retreat(grads: State, now: Any) -> tuple[State, Any]:
+    def _swept(
+        self, back: Callable[..., tuple[State, jax.Array]], grad_output: Optional, grad_last: State, values: State
+    ) -> _ThroughTime:
+        def retreat(grads: State, now: Any) -> tuple[State, tuple[jax.Array, jax.Array | None]]:
             grad_now, runs, values = now
             if grad_now is not None:
                 grads = (grads[0] + widened(grad_now), *grads[1:])

@@ -78,7 +78,7 @@ class Tiles:
     def columns_of(self, array: jax.Array, column: Any) -> jax.Array:
         return lax.dynamic_slice_in_dim(array, column * self.tiling.columns, self.tiling.columns, 2)
 
-    def row_numbers(self, row: Any) -> jax.Array:
+    def row_numbers(self, row: jax.Array) -> jax.Array:
         return lax.iota(np.int32, self.tiling.rows) + row * self.tiling.rows
 
     def column_numbers(self, column: Any) -> jax.Array:
@@ -105,8 +105,10 @@ def forward(tiles: Tiles) -> tuple[jax.Array, jax.Array, jax.Array]:
     tiling, dtype = tiles.tiling, tiles.dtype
     shape = (*tiles.heads, tiling.rows)
 
-    def row_of_tiles(row: Any) -> Any:
-        def step(number: Any, state: Any) -> Any:
+    def row_of_tiles(row: Any) -> tuple[jax.Array, jax.Array]:
+        def step(
+            number: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
             largest, total, output = state
             column = tiling.order[row, number]
             scores = tiles.scores(row, column, tiles.plain(row, column))
@@ -150,7 +152,9 @@ def backward(
     grads = tiles.padded_rows(grouped(grad_output, tiles.key), 3)
 
     def row_of_tiles(state: Any, row: object) -> Any:
-        def step(number: Any, state: Any) -> Any:
+        def step(
+            number: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]
+        ) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]:
             return _add_tile(tiles, (logarithm, mean, grads), row, tiling.order[row, number], state)
 
         start = (jnp.zeros((*tiles.query.shape[:3], tiling.rows, tiles.query.shape[-1]), dtype), *state)
@@ -166,7 +170,13 @@ def backward(
     return _joined(grad_query, tiles.queries), grad_key, grad_value, grad_others
 
 
-def _add_tile(tiles: Tiles, of_rows: tuple[jax.Array, ...], row: Any, column: Any, state: Any) -> Any:
+def _add_tile(
+    tiles: Tiles,
+    of_rows: tuple[jax.Array, ...],
+    row: Any,
+    column: Any,
+    state: tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]],
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]:
     """Add what one tile gives to the gradients: of query for these rows, of key, of value, and of other arrays."""
     grad_query, grad_key, grad_value, grad_others = state
     logarithm, mean, grads = of_rows
@@ -218,7 +228,7 @@ def _joined(array: jax.Array, rows: int) -> jax.Array:
     return lax.slice_in_dim(joined, 0, rows, axis=2)
 
 
-def _added(total: jax.Array, column: Any, part: jax.Array, tiles: Tiles) -> jax.Array:
+def _added(total: jax.Array, column: jax.Array, part: jax.Array, tiles: Tiles) -> jax.Array:
     start = column * tiles.tiling.columns
     before = lax.dynamic_slice_in_dim(total, start, tiles.tiling.columns, 2)
     return lax.dynamic_update_slice_in_dim(total, before + part.astype(total.dtype), start, 2)

@@ -140,12 +140,14 @@ def arange_with_step(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype 
 
 
 @lowers(aten.range.default)
-def range_inclusive(start: object, end: object, *, dtype: torch.dtype | None = None) -> jax.Array:
+def range_inclusive(start: jax.Array | float, end: jax.Array | float, *, dtype: torch.dtype | None = None) -> jax.Array:
     return range_with_step(start, end, 1, dtype=dtype)
 
 
 @lowers(aten.range.step)
-def range_with_step(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None) -> jax.Array:
+def range_with_step(
+    start: jax.Array | float, end: jax.Array | float, step: jax.Array | float = 1, *, dtype: torch.dtype | None = None
+) -> jax.Array:
     length = math.floor((float(end) - float(start)) / float(step)) + 1
     return _progression(start, step, length, _dtype_or_default(dtype))
 
@@ -182,7 +184,7 @@ def _module_for(start: object, end: object, dtype: np.dtype) -> ModuleType:
     return np if known and jnp.issubdtype(dtype, jnp.integer) else jnp
 
 
-def _spaced(start: Any, end: Any, steps: int, dtype: np.dtype, module: ModuleType) -> Any:
+def _spaced(start: Any, end: Any, steps: int, dtype: np.dtype, module: ModuleType) -> jax.Array:
     """Return steps from `start` in the first half and back from `end` in the second, so that both are met exactly."""
     if jnp.issubdtype(dtype, jnp.integer):
         wide = np.dtype(np.float64)

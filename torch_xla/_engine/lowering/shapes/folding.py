@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ def _windows(size: int, kernel: int, dilation: int, padding: int, stride: int) -
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def _window_places(count: int, kernel: int, dilation: int, stride: int) -> Any:
+def _window_places(count: int, kernel: int, dilation: int, stride: int) -> np.ndarray:
     """Return the place in the padded dimension of each element of each window: kernel × count."""
     return np.arange(kernel)[:, None] * dilation + module_for(count).arange(count)[None, :] * stride
 

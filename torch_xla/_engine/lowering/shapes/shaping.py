@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +87,7 @@ def repeat(self: jax.Array, repeats: Sequence[int]) -> jax.Array:
 
 
 @lowers(aten.constant_pad_nd.default)
-def constant_pad_nd(self: jax.Array, pad: Sequence[int], value: Any = 0) -> jax.Array:
+def constant_pad_nd(self: jax.Array, pad: Sequence[int], value: jax.Array | complex = 0) -> jax.Array:
     # The amounts are listed from the last dimension on; negative ones cut.
     padding = [(0, 0, 0)] * self.ndim
     for place in range(len(pad) // 2):

@@ -90,7 +90,7 @@ def slice_backward(
     return lax.dynamic_update_slice_in_dim(lax.full(tuple(input_sizes), zero), spread, first, dim)
 
 
-def _spread_by_places(grad: jax.Array, shape: Sequence[int], dim: int, start: Any, step: int) -> jax.Array:
+def _spread_by_places(grad: jax.Array, shape: Sequence[int], dim: int, start: jax.Array | int, step: int) -> jax.Array:
     """Return the gradient of a slice of a size that is not known: each element asks which one of the slice it is, if it
     is.
     """

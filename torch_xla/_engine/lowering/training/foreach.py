@@ -45,10 +45,10 @@ def _is_tensor(argument: object) -> bool:
     return isinstance(argument, jax.Array) and not is_number(argument)
 
 
-def along_lists(op: OpOverload) -> Callable[..., list[Any]]:
+def along_lists(op: OpOverload) -> Callable[..., list[jax.Array]]:
     """Return the rule of `op` along lists; an argument that is no list is the same for every element."""
 
-    def lower(*args: object, **kwargs: object) -> list[Any]:
+    def lower(*args: object, **kwargs: object) -> list[jax.Array]:
         length = next(len(arg) for arg in args if isinstance(arg, list))
         return [
             _apply(op, [arg[index] if isinstance(arg, list) else arg for arg in args], kwargs)
@@ -58,7 +58,7 @@ def along_lists(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
-def by_element(op: OpOverload) -> Callable[..., list[Any]]:
+def by_element(op: OpOverload) -> Callable[..., list[jax.Array]]:
     """Do as `along_lists`, for an `op` that treats elements alike: a list of single elements is computed as one vector.
 
     Optimizers keep a step count for each parameter. A program that adds 1 to each of a hundred by itself, and reads
@@ -66,7 +66,7 @@ def by_element(op: OpOverload) -> Callable[..., list[Any]]:
     """
     each = along_lists(op)
 
-    def lower(*args: object, **kwargs: object) -> list[Any]:
+    def lower(*args: object, **kwargs: object) -> list[jax.Array]:
         if not all(_are_single_elements(arg) if isinstance(arg, list) else not _is_tensor(arg) for arg in args):
             return each(*args, **kwargs)
         vectors = [jnp.stack(arg) if isinstance(arg, list) else arg for arg in args]
@@ -75,7 +75,7 @@ def by_element(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
-def _are_single_elements(arrays: list[Any]) -> bool:
+def _are_single_elements(arrays: Sequence[jax.Array]) -> bool:
     """Return whether all are tensors without dimensions, and of one dtype."""
     return all(_is_tensor(array) and not array.ndim and array.dtype == arrays[0].dtype for array in arrays)
 
@@ -137,8 +137,10 @@ if hasattr(aten, "_foreach_mm"):
 
 
 # The factor is a positional argument here, and a keyword there.
-def _with_value(op: OpOverload) -> Callable[..., list[Any]]:
-    def lower(self: list[Any], tensor1: Sequence[object], tensor2: Sequence[object], value: object = 1) -> list[Any]:
+def _with_value(op: OpOverload) -> Callable[..., list[jax.Array]]:
+    def lower(
+        self: Sequence[jax.Array], tensor1: Sequence[object], tensor2: Sequence[object], value: object = 1
+    ) -> list[jax.Array]:
         values = value if isinstance(value, list) else [value] * len(self)
         return [
             _apply(op, [*operands], {"value": factor})
@@ -149,10 +151,12 @@ def _with_value(op: OpOverload) -> Callable[..., list[Any]]:
 
 
 # The factors are the elements of one tensor, and act like numbers: they do not promote.
-def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[Any]]:
+def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[jax.Array]]:
     scaled = _with_value(op)
 
-    def lower(self: list[Any], tensor1: Sequence[object], tensor2: Sequence[object], scalars: jax.Array) -> list[Any]:
+    def lower(
+        self: Sequence[jax.Array], tensor1: Sequence[object], tensor2: Sequence[object], scalars: jax.Array
+    ) -> list[jax.Array]:
         factors = [
             number_as(lax.index_in_dim(scalars, index, keepdims=False), widened(element).dtype)
             for index, element in enumerate(self)

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 Arrays = list[jax.Array]
 
 
-def _each(op: OpOverload, arrays: Arrays, *others: Any, **options: Any) -> Arrays:
+def _each(op: OpOverload, arrays: Arrays, *others: object, **options: object) -> Arrays:
     """Return the result of a `_foreach_` operator in the dtypes of `arrays`, as the operator by itself returns it."""
     rule = rule_of(op)
     assert rule is not None, op
@@ -73,7 +73,7 @@ def adam(
     weight: Any,
     beta2: Any,
     value: Any,
-    eps: Any,
+    eps: jax.Array | float,
     bias_corrections2_sqrt: list[Any],
     step_sizes: list[Any],
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
@@ -122,7 +122,7 @@ def sgd(
     return each(aten._foreach_add.List, params, grads, alpha=minus_lr), momentum_buffers
 
 
-def _call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _call(op: OpOverload, *args: object, **kwargs: object) -> list[torch.Tensor]:
     return op(*args, **kwargs)
 
 

@@ -5,7 +5,6 @@ The value of a storage is one array of the logical size of its base, whatever or
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +89,7 @@ def write_view(
             raise TypeError(f"{how} depends on the offset in other ways than by the starts of one slice")
 
 
-def _starts(base: Geometry, steps: tuple[ViewOp, ...], offset: jax.Array) -> tuple[Any, ...]:
+def _starts(base: Geometry, steps: tuple[ViewOp, ...], offset: jax.Array) -> tuple[jax.Array | np.ndarray, ...]:
     if base.numel <= np.iinfo(np.int32).max:
         offset = lax.convert_element_type(offset, np.int32)
 
@@ -103,13 +102,15 @@ def _starts(base: Geometry, steps: tuple[ViewOp, ...], offset: jax.Array) -> tup
     return tuple(np.array(0, offset.dtype) if start.__class__ is int else start for start in starts)
 
 
-def _slice_from(array: jax.Array, starts: tuple[Any, ...], step: Slice) -> jax.Array:
+def _slice_from(array: jax.Array, starts: tuple[jax.Array | np.ndarray, ...], step: Slice) -> jax.Array:
     size = tuple(b - a for a, b in zip(step.start, step.limit, strict=True))
     array = lax.dynamic_slice(array, starts, size, allow_negative_indices=False)
     return array if all(n == 1 for n in step.step) else lax.slice(array, (0,) * len(size), size, step.step)
 
 
-def _replace_moved(array: jax.Array, region: jax.Array, starts: tuple[Any, ...], step: Slice) -> jax.Array:
+def _replace_moved(
+    array: jax.Array, region: jax.Array, starts: tuple[jax.Array | np.ndarray, ...], step: Slice
+) -> jax.Array:
     if any(n != 1 for n in step.step):
         here = _slice_from(array, starts, Slice(step.start, step.limit, (1,) * len(step.step)))
         region = _replace_region(here, region, (0,) * here.ndim, here.shape, step.step)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ... import dtypes
+from ...compat.names.torch import OpOverload
 from ...ir.view.geometry import Geometry
 from ..machinery.registry import lowers
 from .apply_view_ops import read_view, reinterpret, reinterpret_back, write_view
@@ -19,7 +20,7 @@ WRITE = "xla::write_view"
 # Numbers that say where, not how much: another place needs no plan of its own. One that is an argument of the program
 # makes of a cut that XLA sees through one that it does not, so each stays baked in until it changes itself.
 # By operation and name of the argument: whether one beyond the dimension is an error.
-PLACES: dict[Any, dict[str, bool]] = {
+PLACES: dict[OpOverload | str, dict[str, bool]] = {
     READ: {"offset": False},
     WRITE: {"offset": False},
     torch.ops.aten.select_backward.default: {"index": True},
@@ -88,7 +89,7 @@ def write(
     dtype: torch.dtype,
     conj: bool,
     neg: bool,
-    offset: Any = None,
+    offset: jax.Array | int | None = None,
 ) -> jax.Array:
     """Return the storage's value after a tensor with geometry `view` was overwritten with `value`; `offset` as in
     `read`.

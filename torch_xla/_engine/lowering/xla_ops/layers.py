@@ -1,7 +1,6 @@
 """Layers as operators of `torch.ops.xla`, whose backward pass is an operator too."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ POOL_BACKWARD = define(
 
 
 @lowers(LINEAR)
-def einsum_linear_forward(x: Any, weight: Any, bias: Any) -> jax.Array:
+def einsum_linear_forward(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Return x weightᵀ + bias, as one product over the last dimension however many there are in front."""
     found = jnp.einsum("...n,mn->...m", x, weight, preferred_element_type=_summed_in(x.dtype))
     return (found if bias is None else found + bias).astype(x.dtype)
@@ -67,7 +66,9 @@ def _summed_in(dtype: np.dtype) -> np.dtype:
     return np.promote_types(dtype, np.float32) if jnp.issubdtype(dtype, np.floating) else dtype
 
 
-def _pool(x: jax.Array, size: object, stride: object, padding: object, dilation: object, ceil_mode: bool) -> Any:
+def _pool(
+    x: jax.Array, size: object, stride: object, padding: object, dilation: object, ceil_mode: bool
+) -> tuple[jax.Array, ...]:
     rule = rule_of(aten.max_pool2d_with_indices.default)
     assert rule is not None
     return rule.lower(x, size, stride, padding, dilation, ceil_mode)
@@ -97,13 +98,13 @@ def max_pool2d_backward(
     return found
 
 
-def _gradients_of_linear(inputs: Mapping[str, object], grad: Tensor) -> dict[str, Any]:
+def _gradients_of_linear(inputs: Mapping[str, object], grad: Tensor) -> dict[str, torch.Tensor]:
     x, weight, bias = inputs["input"], inputs["weight"], inputs["bias"]
     found = torch.ops.xla.einsum_linear_backward(grad, x, weight, bias, True, True, bias is not None)
     return {"input": found[0], "weight": found[1], "bias": None if bias is None else found[2]}
 
 
-def _gradients_of_pool(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _gradients_of_pool(inputs: dict[str, torch.Tensor], grad: Tensor) -> dict[str, torch.Tensor]:
     if list(inputs["dilation"]) != [1] * len(inputs["dilation"]):
         raise NotImplementedError(
             "max_pool2d_backward of torch.ops.xla has no dilation; use torch.nn.functional.max_pool2d"

@@ -1,7 +1,5 @@
 """Which memory a value is in: the device's, or the host's that the device can read."""
 
-from typing import Any
-
 import jax
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ def place_to_device(t: jax.Array) -> jax.Array:
     return jax.device_put(t, jax.memory.Space.Device)
 
 
-def _same(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+def _same(inputs: dict[str, torch.Tensor], grad: Tensor) -> dict[str, torch.Tensor]:
     return {"t": grad}
 
 
