@@ -225,6 +225,6 @@ def fused_adagrad_tensor_lr(
 # The schema of the overload with a number also returns the steps, which it does not change.
 @lowers(aten._fused_adagrad.default, separable=True)
 def fused_adagrad(
-    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, **options: object
+    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, **options: Any
 ) -> tuple[Arrays, ...]:
     return *fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **options), state_steps
