@@ -30,7 +30,7 @@ class Recorded(Protocol):
 
     @property
     def plan(self) -> "Plan":
-        """What it does."""
+        """Return the plan of the call."""
 
 
 class Composed(Protocol):
@@ -38,7 +38,7 @@ class Composed(Protocol):
 
     @property
     def operations(self) -> Sequence[Recorded]:
-        """Its operations, in order."""
+        """Return its operations, in order."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)

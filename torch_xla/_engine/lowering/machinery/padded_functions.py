@@ -26,7 +26,7 @@ class Variable(Protocol):
 
     @property
     def aval(self) -> jax.core.ShapedArray:
-        """Its size and dtype."""
+        """Return its size and dtype."""
 
 
 class Equation(Protocol):
@@ -34,19 +34,19 @@ class Equation(Protocol):
 
     @property
     def primitive(self) -> jex.core.Primitive:
-        """What is called."""
+        """Return the primitive that is called."""
 
     @property
     def invars(self) -> Sequence[Variable]:
-        """What it reads."""
+        """Return the operands."""
 
     @property
     def outvars(self) -> Sequence[Variable]:
-        """What it makes."""
+        """Return the results."""
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its attributes: each primitive has its own."""
+        """Return its attributes: each primitive has its own."""
 
 
 Rule = Callable[["SymbolSizes", Equation, Sequence[jax.Array]], Sequence[jax.Array] | jax.Array]
