@@ -29,7 +29,7 @@ class Variable(Protocol):
         """Return its size and dtype."""
 
 
-class Equation(Protocol):
+class TracedEquation(Protocol):
     """A call in a traced program: JAX's own, or one that several traces have in common (`common_jaxpr`)."""
 
     @property
@@ -49,7 +49,7 @@ class Equation(Protocol):
         """Return its attributes: each primitive has its own."""
 
 
-Rule = Callable[["SymbolSizes", Equation, Sequence[jax.Array]], Sequence[jax.Array] | jax.Array]
+Rule = Callable[["SymbolSizes", TracedEquation, Sequence[jax.Array]], Sequence[jax.Array] | jax.Array]
 _rules: dict[str, Rule] = {}
 
 
@@ -121,7 +121,7 @@ def _evaluate(
     return [value(atom) for atom in jaxpr.outvars]
 
 
-def _apply(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+def _apply(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
     name = equation.primitive.name
     inner = next((equation.params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in equation.params), None)
     if inner is not None and name in _CALLS:
@@ -206,7 +206,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 
 
 @_rule("cond")
-def _cond(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> list[jax.Array]:
+def _cond(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[object]) -> list[jax.Array]:
     def branch(closed: Any) -> Callable[..., list[jax.Array]]:
         return lambda *operands: _evaluate(sizes, closed.jaxpr, closed.consts, operands)
 
@@ -221,19 +221,19 @@ def _cond(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> l
 
 
 @_rule("dim_as_value")
-def _size(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> jax.Array:
+def _size(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[object]) -> jax.Array:
     return jnp.asarray(sizes.count(equation.params["dim"]), equation.outvars[0].aval.dtype)
 
 
 @_rule(*(f"reduce_{kind}" for kind in ("sum", "prod", "max", "min", "and", "or", "xor")))
-def _reduce(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _reduce(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     fill = _NEUTRAL[equation.primitive.name.removeprefix("reduce_")](arrays[0].dtype)
     array = sizes.masked(arrays[0], equation.invars[0].aval.shape, equation.params["axes"], fill)
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("argmax", "argmin")
-def _place(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _place(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape, axes = arrays, equation.invars[0].aval.shape, equation.params["axes"]
     least = equation.primitive.name == "argmax"
     # The first of equal elements is chosen, which is in front of the padding.
@@ -242,14 +242,14 @@ def _place(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) 
 
 
 @_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulative(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _cumulative(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     fill = _NEUTRAL[equation.primitive.name.removeprefix("cum")](arrays[0].dtype)
     array = sizes.masked(arrays[0], equation.invars[0].aval.shape, (equation.params["axis"],), fill)
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("dot_general")
-def _product(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _product(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     contracted = equation.params["dimension_numbers"][0]
     pairs = zip(arrays, equation.invars, contracted, strict=True)
     # Mask both operands: infinity or NaN times the zero of the other would be NaN.
@@ -257,7 +257,7 @@ def _product(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]
 
 
 @_rule("sort")
-def _sort(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+def _sort(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     dim, params = equation.params["dimension"], equation.params
     keep = sizes.counting(arrays[0].shape, equation.invars[0].aval.shape, (dim,))
     if keep is None:
@@ -268,7 +268,7 @@ def _sort(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -
 
 
 @_rule("top_k")
-def _largest(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _largest(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape = arrays, equation.invars[0].aval.shape
     axis = equation.params.get("axis", array.ndim - 1)  # older versions of JAX know the last alone
     array = sizes.masked(array, shape, (axis % array.ndim,), _least(array.dtype))
@@ -276,7 +276,7 @@ def _largest(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]
 
 
 @_rule("concatenate")
-def _concatenate(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _concatenate(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     dim, shapes = equation.params["dimension"], [atom.aval.shape for atom in equation.invars]
     if all(isinstance(shape[dim], int) for shape in shapes[:-1]):
         return lax.concatenate(arrays, dim)
@@ -291,7 +291,7 @@ def _concatenate(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Ar
 
 
 @_rule("slice")
-def _slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _slice(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), params = arrays, equation.params
     strides = params["strides"] or (1,) * array.ndim
     for dim, (start, step, size) in enumerate(
@@ -314,7 +314,7 @@ def _shifted(array: Any, start: Any, room: int, dim: int) -> jax.Array:
 
 
 @_rule("split")
-def _split(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+def _split(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     (array,), dim, parts = arrays, equation.params["axis"], equation.params["sizes"]
     if all(isinstance(size, int) for size in parts):
         return equation.primitive.bind(array, **equation.params)
@@ -326,7 +326,7 @@ def _split(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) 
 
 
 @_rule("dynamic_slice")
-def _dynamic_slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _dynamic_slice(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, *starts = arrays
     shape = equation.invars[0].aval.shape
     for dim, (start, size) in enumerate(zip(starts, equation.params["slice_sizes"], strict=True)):
@@ -338,7 +338,7 @@ def _dynamic_slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.
 
 
 @_rule("dynamic_update_slice")
-def _dynamic_update_slice(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _dynamic_update_slice(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, update, *starts = arrays
     shape, written = (atom.aval.shape for atom in equation.invars[:2])
     for dim, (whole, size) in enumerate(zip(shape, written, strict=True)):
@@ -351,7 +351,7 @@ def _dynamic_update_slice(sizes: SymbolSizes, equation: Equation, arrays: Sequen
 
 
 @_rule("gather")
-def _gather(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _gather(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, index = arrays
     shape = equation.invars[0].aval.shape
     params = {**equation.params, "slice_sizes": sizes.rooms_of(equation.params["slice_sizes"])}
@@ -364,7 +364,7 @@ def _gather(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array])
 
 
 @_rule("scatter-add", "scatter_add")
-def _scatter_add(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> jax.Array:
+def _scatter_add(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[object]) -> jax.Array:
     array, index, update = arrays
     shape = equation.invars[2].aval.shape
     update = sizes.masked(update, shape, range(len(shape)), 0)
@@ -372,7 +372,7 @@ def _scatter_add(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object
 
 
 @_rule("scatter")
-def _scatter(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _scatter(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     array, index, update = arrays
     shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
     dims = numbers.scatter_dims_to_operand_dims
@@ -389,7 +389,7 @@ def _scatter(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]
 
 
 @_rule("pad")
-def _pad(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _pad(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array, fill), shape, config = arrays, equation.invars[0].aval.shape, equation.params["padding_config"]
     array = sizes.masked(array, shape, range(len(shape)), fill)
     room = sizes.rooms_of(equation.outvars[0].aval.shape)
@@ -403,7 +403,7 @@ def _pad(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) ->
 
 
 @_rule("rev")
-def _reverse(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _reverse(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape = arrays, equation.invars[0].aval.shape
     for dim in equation.params["dimensions"]:
         array = lax.rev(array, (dim,))
@@ -413,7 +413,7 @@ def _reverse(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]
 
 
 @_rule("reshape")
-def _reshape(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _reshape(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), old, new = arrays, equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     room = sizes.rooms_of(new)
     if _keeps_places(old, new):
@@ -461,7 +461,7 @@ def _factors(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[object],
 
 
 @_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
-def _windows(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]) -> jax.Array:
+def _windows(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     kind = equation.primitive.name.removeprefix("reduce_")
     if kind not in _NEUTRAL:
         raise NotImplementedError("windows with a function of their own over a size that changes")
@@ -471,7 +471,7 @@ def _windows(sizes: SymbolSizes, equation: Equation, arrays: Sequence[jax.Array]
 
 
 @_rule("conv_general_dilated")
-def _convolution(sizes: SymbolSizes, equation: Equation, arrays: Sequence[object]) -> jax.Array:
+def _convolution(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[object]) -> jax.Array:
     numbers, params = equation.params["dimension_numbers"], equation.params
     if any(not isinstance(n, int) for pair in params["padding"] for n in pair):
         raise NotImplementedError("a convolution whose padding changes; its gradient by weights is one")
