@@ -417,7 +417,7 @@ def _get_executed_fallback_ops() -> list[str]:
 
 def _get_git_revs() -> dict[str, str]:
     """Return the versions of this package and of PyTorch."""
-    found: dict[str, Any] = {"xla": __version__, "torch": torch.version.git_version}
+    found: dict[str, str] = {"xla": __version__, "torch": torch.version.git_version}
     return found
 
 
@@ -451,7 +451,7 @@ def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tens
 def _xla_dot_general(
     lhs: torch.Tensor,
     rhs: torch.Tensor,
-    dimension_numbers: tuple[Any, Any],
+    dimension_numbers: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
     precision_config: str | None = None,
     preferred_element_type: torch.dtype | None = None,
 ) -> torch.Tensor:

@@ -90,7 +90,7 @@ def _xla_all_gather_out(
 
 def _xla_all_gather_coalesced(
     inputs: Tensors, token: object, dim: int, shard_count: int, groups: Groups = (), pin_layout: bool = True
-) -> list[Any]:
+) -> list[torch.Tensor]:
     """Concatenate the values of several tensors; the last of the results is a token."""
     return [*collectives.all_gather(list(inputs), dim, groups or None, None, pin_layout), IrValue()]
 
@@ -151,7 +151,7 @@ def _xla_reduce_scatter_coalesced(
     shard_count: int,
     groups: Groups = (),
     pin_layout: bool = True,
-) -> list[Any]:
+) -> list[torch.Tensor]:
     """Reduce several tensors over the replicas; the last of the results is a token."""
     found = collectives.reduce_scatter(reduce_type, list(inputs), scale, scatter_dim, shard_count, groups or None)
     return [*found, IrValue()]

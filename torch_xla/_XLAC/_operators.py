@@ -19,44 +19,44 @@ XlaComputation = interop.BuilderComputation
 _quantized = torch.ops.quantized_decomposed
 
 
-def _xla_op_create_builder(name: str) -> Any:
+def _xla_op_create_builder(name: str) -> XlaBuilder:
     """Return a builder of one computation."""
     return interop.XlaBuilder(name)
 
 
-def _xla_op_param(builder: Any, param_no: int, shape: Any) -> Any:
+def _xla_op_param(builder: XlaBuilder, param_no: int, shape: builder_shape.Shape | builder_shape.Described) -> XlaOp:
     """Return a parameter of the computation; `shape` is a `core.xla_builder.Shape` or from `_xla_op_tensor_shape`."""
     return interop.builder_parameter(
         builder, param_no, shape.shape if isinstance(shape, builder_shape.Shape) else shape
     )
 
 
-def _xla_op_create(builder: Any, opname: str, operands: Sequence[Any], args: Mapping[str, Any]) -> Any:
+def _xla_op_create(builder: XlaBuilder, opname: str, operands: Sequence[XlaOp], args: Mapping[str, object]) -> XlaOp:
     """Return the operation that XLA calls `opname`."""
     return interop.builder_operation(opname, builder, tuple(operands), dict(args))
 
 
-def _xla_op_build(name: str, root: Any) -> Any:
+def _xla_op_build(name: str, root: XlaOp) -> XlaComputation:
     """Return the computation whose result is `root`."""
     return root.computation(name)
 
 
-def _xla_op_shape(op: Any) -> Any:
+def _xla_op_shape(op: XlaOp) -> builder_shape.Described:
     """Return the shape of an operation's result."""
     return builder_shape.Shape(op.described).shape
 
 
-def _xla_op_builder(op: Any) -> Any:
+def _xla_op_builder(op: XlaOp) -> XlaBuilder:
     """Return the builder of an operation."""
     return op.builder
 
 
-def _xla_op_tensor_shape(tensor: torch.Tensor, device: str = "") -> Any:
+def _xla_op_tensor_shape(tensor: torch.Tensor, device: str = "") -> builder_shape.Described:
     """Return the shape of a tensor on the device."""
     return builder_shape.tensor_shape(tensor, device).shape
 
 
-def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> Any:
+def _xla_op_computation_from_module_proto(name: str, proto: bytes) -> XlaComputation:
     """Return the computation of a serialised HLO module."""
     return builders.computation_from_module_proto(name, proto)
 

@@ -1,14 +1,13 @@
 """A second name of the `torch.compile` backend, kept from the time when there were two backends."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from .._engine.compiled.dynamo import registration
 
 
-def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[object]) -> Callable[..., Any]:
+def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[object]) -> Callable[..., object]:
     """Compile for `torch.compile(backend=dynamo_backend)`; the same as `backend="openxla"`.
 
     >>> import torch, torch_xla

@@ -1,7 +1,6 @@
 """The functions that PyTorch's registration of the backend "openxla" calls. Use `torch.compile(backend="openxla")`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ dynamo_debug = config.dynamo_debug()
 ptxla_debug = config.debug_level() > 0
 
 
-def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[object]) -> Callable[..., Any]:
+def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[object]) -> Callable[..., object]:
     """Return a callable that runs the FX graph `xla_model` on an `xla` device as one compiled operation.
 
     `xla_args` are the arguments of the first call. The graph holds functional aten operators, or it is a graph of
@@ -43,7 +42,7 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "xla"
 
 
-def extract_compiled_graph_helper(xla_model: torch.fx.GraphModule, xla_args: Sequence[object]) -> Callable[..., Any]:
+def extract_compiled_graph_helper(xla_model: torch.fx.GraphModule, xla_args: Sequence[object]) -> Callable[..., object]:
     """Call `extract_compiled_graph`."""
     return backend.extract_compiled_graph(xla_model, xla_args)
 

@@ -1,7 +1,6 @@
 """Helpers of back ends that turn FX graphs into graphs with a hash (`_XLAC._get_graph_hash`, `_run_cached_graph`)."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -44,7 +43,7 @@ class GraphInputMatcher:
             for number, value in zip(self.graph_input_tensor_ids, graph_input_xla_values, strict=True)
         ]
 
-    def __call__(self, args: Sequence[object]) -> list[Any]:
+    def __call__(self, args: Sequence[object]) -> list[object]:
         """Return the graph's inputs where the function is called with `args`."""
         found = []
         for number, value in zip(self.graph_input_tensor_ids, self.graph_input_xla_values, strict=True):
@@ -76,12 +75,12 @@ class NoneRemover:
     def __init__(self) -> None:
         self.none_poslist: list[int] = []
 
-    def remove_nones(self, value_list: list[Any]) -> None:
+    def remove_nones(self, value_list: list[object]) -> None:
         """Take `None` out of a list in place, and remember the positions."""
         self.none_poslist = [place for place, value in enumerate(value_list) if value is None]
         value_list[:] = [value for value in value_list if value is not None]
 
-    def add_nones(self, value_list: list[Any]) -> None:
+    def add_nones(self, value_list: list[object]) -> None:
         """Put `None` back in place, at the positions that `remove_nones` found."""
         for place in self.none_poslist:
             value_list.insert(place, None)
@@ -99,10 +98,10 @@ class Deduper:
     def __init__(self) -> None:
         self.permute_for_orig: list[int] = []
 
-    def dedup(self, input_list: Sequence[object]) -> list[Any]:
+    def dedup(self, input_list: Sequence[object]) -> list[object]:
         """Return each object of a list once, in the order of its first place."""
         places: dict[int, int] = {}
-        found: list[Any] = []
+        found: list[object] = []
         self.permute_for_orig = []
         for value in input_list:
             if id(value) not in places:
@@ -111,7 +110,7 @@ class Deduper:
             self.permute_for_orig.append(places[id(value)])
         return found
 
-    def recover(self, deduped_list: Sequence[object]) -> list[Any]:
+    def recover(self, deduped_list: Sequence[object]) -> list[object]:
         """Return a list like the one that `dedup` took, of other elements."""
         return [deduped_list[place] for place in self.permute_for_orig]
 
@@ -134,7 +133,7 @@ class UnsupportedNodesCollector(torch.fx.Interpreter):
         super().__init__(module)
         self._unsupported_nodes: list[torch.fx.Node] = []
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> list[object]:
         """Run a node, and note whether the device ran it."""
         before = _fallbacks()
         result = super().run_node(n)

@@ -2,9 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class autocast(torch.autocast):  # noqa: N801
@@ -23,7 +26,11 @@ class autocast(torch.autocast):  # noqa: N801
     """
 
     def __init__(
-        self, device: Any, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
+        self,
+        device: torch.device | str,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        cache_enabled: bool = True,
     ) -> None:
         named = torch.device(device)
         if named.type != "xla":
@@ -32,11 +39,11 @@ class autocast(torch.autocast):  # noqa: N801
             )
         super().__init__(named.type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
-    def __call__(self, func: Callable[..., object]) -> Callable[..., Any]:
+    def __call__(self, func: Callable[P, R]) -> Callable[P, R]:
         """Return `func`, run in such a block."""
 
         @functools.wraps(func)
-        def inside(*args: object, **kwargs: object) -> Any:
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return func(*args, **kwargs)
 

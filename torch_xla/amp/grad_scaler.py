@@ -46,7 +46,9 @@ class GradScaler(torch.amp.GradScaler):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return {device: found_by_any(each, parameters) for device, each in found.items()}
 
-    def _maybe_opt_step(self, optimizer: torch.optim.Optimizer, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+    def _maybe_opt_step(
+        self, optimizer: torch.optim.Optimizer, optimizer_state: Any, *args: Any, **kwargs: Any
+    ) -> float | None:
         if not self._use_zero_grad:
             return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
         overflowed = torch.stack([each.reshape(()) for each in optimizer_state["found_inf_per_device"].values()]).sum()

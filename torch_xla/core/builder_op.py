@@ -12,7 +12,7 @@ from .builder_shape import Shape
 from .builder_windows import Windowed
 
 
-def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> "Op":
+def mkop(name: str, ops: Sequence["Op | interop.BuilderNode"], **kwargs: object) -> "Op":
     """Return the operation that XLA calls `name`, with these operands (`Op`s or their handles).
 
     Raises `ValueError` with the known names for an unknown name, and XLA's error for operands that do not fit.
@@ -31,7 +31,9 @@ def mkparam(builder: interop.XlaBuilder, param_no: int, shape: Shape) -> "Op":
     return Op(interop.builder_parameter(builder, param_no, shape.shape))
 
 
-def create_computation(name: str, fn: Callable[..., object], shapes: Sequence[object], **kwargs: object) -> Any:
+def create_computation(
+    name: str, fn: Callable[..., object], shapes: Sequence[object], **kwargs: object
+) -> interop.BuilderComputation:
     """Build the computation `fn(*parameters, **kwargs)`, with a parameter for each of `shapes`.
 
     `fn` takes `Op`s and returns an `Op` or a tuple of them. A shape may be that of a tuple, also as a list of shapes.
@@ -64,7 +66,7 @@ def _of_one(name: str) -> Callable[["Op"], "Op"]:
     return method
 
 
-def _of_two(name: str) -> Callable[["Op", Any], "Op"]:
+def _of_two(name: str) -> Callable[["Op", object], "Op"]:
     def method(self: "Op", other: object) -> "Op":
         return mkop(name, (self, other if isinstance(other, Op) else self.scalar_of(other)))
 
@@ -72,7 +74,7 @@ def _of_two(name: str) -> Callable[["Op", Any], "Op"]:
     return method
 
 
-def _reversed(name: str) -> Callable[["Op", Any], "Op"]:
+def _reversed(name: str) -> Callable[["Op", object], "Op"]:
     def method(self: "Op", other: object) -> "Op":
         return mkop(name, (self.scalar_of(other), self))
 
@@ -100,7 +102,7 @@ class Op(Windowed):
         """Return the builder of the computation that holds this operation."""
         return self.op.builder
 
-    def build(self, name: str) -> Any:
+    def build(self, name: str) -> interop.BuilderComputation:
         """Build the computation whose result is this operation. Raises `ValueError` if a parameter is missing."""
         return self.op.computation(name)
 
@@ -290,10 +292,10 @@ class Op(Windowed):
         return start.while_loop(condition, body)
 
     @classmethod
-    def wrap_function(cls, fn: Callable[..., object]) -> Callable[..., Any]:
+    def wrap_function(cls, fn: Callable[..., object]) -> Callable[..., object]:
         """Return `fn` as a function of one tuple; if `fn` returns several results, they become a tuple."""
 
-        def of_tuple(operand: "Op", **kwargs: object) -> Any:
+        def of_tuple(operand: "Op", **kwargs: object) -> object:
             elements = [operand.get_tuple_element(place) for place in range(operand.shape().tuple_size())]
             return fn(*elements, **kwargs)
 

@@ -1,7 +1,7 @@
 """Shapes and element types of the operands and results of a builder's operations."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 import jax
 import torch
@@ -29,6 +29,10 @@ class Type:
     PRED = "pred"
 
 
+# JAX's description of an array, or those of a tuple's elements.
+Described = Union[jax.ShapeDtypeStruct, tuple["Described", ...]]
+
+
 class Shape:
     """Element type and sizes of an array, or the shapes of a tuple's elements.
 
@@ -53,7 +57,7 @@ class Shape:
         return cls(interop.builder_array(dtype, sizes))
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> Described:
         """Return JAX's description of the shape: a `jax.ShapeDtypeStruct`, or a tuple of them."""
         return self._described
 
@@ -97,7 +101,7 @@ class Shape:
         """Return XLA's name of the element type."""
         return interop.dtype_name(interop.builder_array_of(self._described).dtype)
 
-    def _tuple(self) -> tuple[Any, ...]:
+    def _tuple(self) -> tuple["Described", ...]:
         if not isinstance(self._described, tuple):
             raise TypeError(f"expected the Shape of a tuple, not {self!r}")
         return self._described

@@ -13,7 +13,7 @@ memory layout.
 import pickle
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import torch
 
@@ -21,6 +21,9 @@ from .._engine import config, distributed, processes, runtime, step, transfer
 from .._engine import tensor as _tensor
 from .._engine.pytree import with_tensors_replaced as replaced
 from .._engine.tensor import set_current_index
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -202,7 +205,7 @@ class CoalescingBuckets:
             for index, result in zip(bucket, self._func(tensors, outputs), strict=True):
                 self.results[index] = result
 
-    def __call__(self) -> list[Any]:
+    def __call__(self) -> list[torch.Tensor]:
         for index, tensor in enumerate(self._inputs):
             size = _bytes_of(tensor)
             together = self._size + size
@@ -414,7 +417,7 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     return processes.exchange(str(tag), bytes(payload))
 
 
-def mesh_reduce(tag: str, data: object, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+def mesh_reduce(tag: str, data: T, reduce_fn: Callable[[list[T]], R]) -> R:
     """Collect `data` of all replicas on the host and return `reduce_fn` of the list.
 
     `data` may be anything that can be pickled; `xla` tensors in it arrive on the CPU.
@@ -429,7 +432,7 @@ def mesh_reduce(tag: str, data: object, reduce_fn: Callable[[list[Any]], Any]) -
     return reduce_fn([pickle.loads(each) for each in rendezvous(tag, pickle.dumps(own))])
 
 
-def do_on_ordinals(target: Callable[..., object], data: object = (), ordinals: Collection[int] | int = (0,)) -> Any:
+def do_on_ordinals(target: Callable[..., object], data: object = (), ordinals: Collection[int] | int = (0,)) -> object:
     """Call `target` with `data` on some replicas, and wait on all replicas until it has returned there.
 
     `data`, a tuple of arguments or one argument, arrives on the CPU. Replicas that are not in `ordinals` get `None`.

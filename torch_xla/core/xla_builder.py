@@ -59,7 +59,7 @@ def get_computation_hlo(computation: Any) -> str:
     return interop.hlo_text_of_builder(computation, computation.parameters)
 
 
-def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable[..., Any]:
+def xla_computation_as_func(computation: interop.BuilderComputation, name: str | None = None) -> Callable[..., Any]:
     """Return a function of tensors on `xla` that records `computation` as one operation called `name`.
 
     The function returns a tensor or a tuple of tensors. JAX differentiates it; a while loop has no gradient.
@@ -82,7 +82,7 @@ class XlaCallable:
         self.name: str = name if name else getattr(xla_func, "__name__", "computation")
         self._built: dict[Any, Callable[..., Any]] = {}
 
-    def specialize(self, shapes: Sequence[Shape], **kwargs: object) -> Any:
+    def specialize(self, shapes: Sequence[Shape], **kwargs: object) -> interop.BuilderComputation:
         """Return the computation for arguments of these shapes; keywords are passed to the function unchanged."""
         return create_computation(self.name, self.function, shapes, **kwargs)
 
@@ -117,7 +117,7 @@ class JaxCallable:
 def call_jax(
     jax_func: Callable[..., Any],
     args: tuple[object, ...],
-    kwargs: dict[str, Any] | None = None,
+    kwargs: dict[str, object] | None = None,
     name: str | None = None,
     override_hash: object = None,
 ) -> Any:
@@ -137,7 +137,7 @@ def call_jax(
     if torch.compiler.is_dynamo_compiling():
         leaves, tree = pytree.tree_flatten((args, kwargs or {}))
         tensors: list[torch.Tensor] = []
-        named: list[Any] = []
+        named: list[object] = []
         for leaf in leaves:
             named.append(f"{jax_functions.PLACE}{len(tensors)}" if isinstance(leaf, torch.Tensor) else leaf)
             if isinstance(leaf, torch.Tensor):

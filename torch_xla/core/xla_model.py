@@ -245,12 +245,12 @@ def save(
         rendezvous("torch_xla.core.xla_model.save")
 
 
-def _maybe_convert_to_cpu(data: object, convert: bool = True) -> Any:
+def _maybe_convert_to_cpu(data: object, convert: bool = True) -> object:
     """Return `data` with its `xla` tensors on the CPU, copied in one batch. `convert=False` changes nothing."""
     return replaced(data, is_xla_tensor, transfer.copy_to_host) if convert else data
 
 
-def send_cpu_data_to_device(datas: object, device: DeviceLike, input_sharding: object = None) -> Any:
+def send_cpu_data_to_device(datas: object, device: DeviceLike, input_sharding: object = None) -> object:
     """Copy the CPU tensors in `datas`, any nested combination of Python objects, to `device`.
 
     Returns new containers where a tensor moved, and does not change those of `datas`. For one tensor, returns a list of

@@ -27,7 +27,7 @@ class Context:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def getattr_or(self, name: str, defval: Any) -> Any:
+    def getattr_or(self, name: str, defval: Any) -> object:
         """Return the attribute `name`. If it does not exist, first set it to `defval` or its result."""
         if getattr(self, name, None) is None:
             setattr(self, name, defval() if callable(defval) else defval)
@@ -38,7 +38,7 @@ class Context:
 class ThreadResult:
     """The result of a loop, as `result`."""
 
-    result: Any = None
+    result: object = None
 
 
 class DataParallel:
@@ -125,7 +125,7 @@ def _device_of(module: nn.Module) -> torch.device:
     return found.pop() if found else torch.device("cpu")
 
 
-def _equal(loader: Iterable[Any], dim: int) -> Iterator[Any]:
+def _equal(loader: Iterable[object], dim: int) -> Iterator[object]:
     """Yield the batches of a loader until one whose first tensor is smaller than that of the first batch."""
     first = None
     for batch in loader:

@@ -123,7 +123,7 @@ class ParallelLoader:
 
     def __init__(
         self,
-        cpu_loader: Iterable[Any] | None = None,
+        cpu_loader: Iterable[object] | None = None,
         devices: Sequence[DeviceLike] = (),
         batchdim: int = 0,
         batches_per_execution: int = 1,
@@ -132,7 +132,7 @@ class ParallelLoader:
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
         *,
-        loader: Iterable[Any] | None = None,
+        loader: Iterable[object] | None = None,
     ) -> None:
         if (cpu_loader is None) == (loader is None):
             raise TypeError("ParallelLoader() takes one loader: the first argument, also called cpu_loader or loader")
@@ -203,7 +203,7 @@ class ParallelLoader:
         """Return the number of batches per step."""
         return self._batches_per_execution
 
-    def send_cpu_data_to_device(self, batches: Any, device: DeviceLike) -> Any:
+    def send_cpu_data_to_device(self, batches: object, device: DeviceLike) -> object:
         """Return `batches` with every tensor on `device`, and with this loader's `input_sharding`."""
         return input.place_batch(batches, device_named(device), self._input_sharding)
 
@@ -231,7 +231,7 @@ class MpDeviceLoader:
     xla:0 12.0
     """
 
-    def __init__(self, loader: Iterable[Any], device: DeviceLike, **kwargs: Any) -> None:
+    def __init__(self, loader: Iterable[object], device: DeviceLike, **kwargs: Any) -> None:
         self._loader = loader
         self._device = device
         # Read at each iteration: frameworks add to it after they got the loader.
@@ -264,7 +264,7 @@ class MpDeviceLoader:
             return getattr(self._loader, name)
         return input.answer_for_state(place, name)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A copy is not in the middle of an iteration.
         return {name: value for name, value in self.__dict__.items() if name != "_place"}
 

@@ -102,7 +102,7 @@ class MpSerialExecutor:
     def __init__(self) -> None:
         self._lock = _LOCKS.Lock()
 
-    def run(self, fn: Callable[[], object]) -> Any:
+    def run(self, fn: Callable[[], object]) -> object:
         """Return `fn()`, while no other process is in `run` of this object."""
         with self._lock:
             return fn()

@@ -47,7 +47,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Iterable[torch.Tensor] | Iterable[dict[str, object]],
         optimizer_class: Callable[..., Optimizer],
         optimizer_dtype: torch.dtype | None = None,
         grad_clipping: bool = True,
@@ -61,7 +61,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         use_grad_acc_hook: bool = False,
         save_master_weights: bool = False,
         higher_cc_precision: bool = False,
-        **defaults: Any,
+        **defaults: object,
     ) -> None:
         super().__init__(params, defaults)
         self.optimizer_class, self.optimizer_dtype = optimizer_class, optimizer_dtype or torch.float32
@@ -161,7 +161,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._sums = {parameter: torch.zeros_like(total) for parameter, total in self._sums.items()}
         super().zero_grad(set_to_none)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return this process's state, for its `load_state_dict`: groups, state of the shard, shapes."""
         base = self._base()
         state = super().state_dict()

@@ -47,7 +47,7 @@ def _assume_pure(function: Callable[..., object], takes_seed: bool) -> Callable[
     run = pure_functions.assume_pure(function, takes_seed)
 
     @functools.wraps(function)
-    def called(*args: object, **kwargs: object) -> Any:
+    def called(*args: object, **kwargs: object) -> object:
         # A graph of torch.compile contains the operators of `function`: Dynamo traces the function once, too.
         if torch.compiler.is_dynamo_compiling() and not takes_seed:
             return function(*args, **kwargs)
@@ -62,7 +62,7 @@ def assume_pure_torch(func: Callable[..., object], use_cache: bool = False) -> C
     return _assume_pure(func, False)
 
 
-def make_fake_inputs(input: object) -> Any:
+def make_fake_inputs(input: object) -> object:
     """Return a tensor like `input` without memory, on the same device; return anything else unchanged.
 
     >>> import torch, torch_xla
@@ -105,7 +105,7 @@ class PureModule(nn.Module):
         self.module = module
         self._pure = _assume_pure(_call_module, False)
 
-    def forward(self, *args: object, **kwargs: object) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> torch.Tensor:
         """Return the module's own result."""
         named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return self._pure(_Identity(self.module), named, args, kwargs)
@@ -125,5 +125,7 @@ class _Identity:
         return isinstance(other, _Identity) and self._key == other._key
 
 
-def _call_module(identity: _Identity, named: dict[str, Any], args: Any, kwargs: Any) -> Any:
+def _call_module(
+    identity: _Identity, named: dict[str, torch.Tensor], args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     return functional_call(identity.module, named, args, kwargs)

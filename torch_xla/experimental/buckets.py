@@ -83,7 +83,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
             self._traced[key] = _buckets.trace(self._function, args, self._dims)
         return self._traced[key]
 
-    def _kind(self, place: int, arg: object) -> Any:
+    def _kind(self, place: int, arg: object) -> tuple[object, object]:
         if not isinstance(arg, torch.Tensor):
             return type(arg), repr(arg)
         changing = self._dims.get(place, set())

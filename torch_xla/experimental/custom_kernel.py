@@ -73,7 +73,7 @@ def to_jax_shape_dtype_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
 
 
 def make_kernel_from_pallas(
-    kernel: Callable[..., object], output_shape_dtype_fn: Callable[..., Sequence[tuple[Any, torch.dtype]]]
+    kernel: Callable[..., object], output_shape_dtype_fn: Callable[..., Sequence[tuple[Sequence[int], torch.dtype]]]
 ) -> Callable[..., Any]:
     """Return `kernel`, a function of JAX that calls Pallas, as a function of tensors.
 
@@ -259,7 +259,7 @@ def trace_pallas(
         return trace_pallas_arg_to_payload[key], tensors
     described = [to_jax_shape_dtype_struct(each) for each in tensors]
 
-    def of_arrays(*arrays: object) -> Any:
+    def of_arrays(*arrays: object) -> object:
         rest = iter(arrays)
         filled = [next(rest) if isinstance(a, Tensor) and place not in fixed else a for place, a in enumerate(args)]
         return kernel(*filled, **kwargs)

@@ -128,7 +128,7 @@ def _round(step: Callable[..., Any], choose: Choice, end_token: int | None, pad_
     def once(
         count: torch.Tensor, unfinished: torch.Tensor, lengths: torch.Tensor, last: torch.Tensor,
         tokens: torch.Tensor, state: object,
-    ) -> tuple[Any, ...]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, object]:  # fmt: skip
         logits, state = step(last, state)
         chosen = torch.where(unfinished, choose(logits).to(torch.int64), pad_token)
         tokens = tokens.index_copy(1, count.reshape(1), chosen.unsqueeze(1))

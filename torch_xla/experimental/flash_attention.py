@@ -38,7 +38,9 @@ class FlashAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def prepare_segment_ids(q_segment_ids: Tensor | None, kv_segment_ids: Tensor | None) -> Any:
+    def prepare_segment_ids(
+        q_segment_ids: Tensor | None, kv_segment_ids: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Return both arguments: a pair of tensors, or `(None, None)`. Raises `ValueError` if only one is given."""
         if (q_segment_ids is None) is not (kv_segment_ids is None):
             raise ValueError("flash_attention() takes segment ids of both queries and keys, or of neither")

@@ -16,7 +16,7 @@ def while_loop(
     body_fn: Callable[..., object],
     carried_inputs: Sequence[object],
     additional_inputs: Sequence[object] | None = None,
-) -> Any:
+) -> Sequence[torch.Tensor]:
     """Run `carried = body_fn(*carried, *additional)` on the device while `cond_fn(*carried, *additional)` holds.
 
     `carried_inputs` is a tuple of tensors and numbers, nested as you like; `body_fn` returns the same with the same
@@ -74,7 +74,7 @@ def fori_loop(lower: object, upper: object, body_fun: Callable[..., object], *in
     else:
         limit = while_loops.as_tensor(upper).to(torch.int64)
 
-        def once(i: torch.Tensor, *value: object) -> tuple[Any, ...]:
+        def once(i: torch.Tensor, *value: object) -> Sequence[torch.Tensor]:
             return (i + 1, *_next(body_fun, i, value))
 
         start = while_loops.as_tensor(lower).to(torch.int64)
@@ -105,12 +105,12 @@ def _counted(rounds: range, body: Callable[..., object], start: Sequence[object]
     if not rounds:
         return start
     numbers = torch.arange(rounds.start, rounds.stop, device=pytree.tree_leaves(start)[0].device)
-    results: Sequence[Any]
+    results: Sequence[torch.Tensor]
     results, _ = scan(lambda value, i: (_next(body, i, value), None), start, numbers)
     return results
 
 
-def _next(body: Callable[..., object], i: torch.Tensor, value: tuple[object, ...]) -> tuple[Any, ...]:
+def _next(body: Callable[..., object], i: torch.Tensor, value: tuple[object, ...]) -> Sequence[torch.Tensor]:
     """Run a round, check that its results can enter the next round, and return them."""
     result = body(i, *value)
     after = tuple(result) if isinstance(result, tuple | list) else (result,)

@@ -32,7 +32,7 @@ class StableHLOCompositeBuilder:
     True
     """
 
-    def __init__(self, name: str, attr: dict[str, Any] | None = None) -> None:
+    def __init__(self, name: str, attr: dict[str, object] | None = None) -> None:
         self.name = name
         self.attr = attr
         self.id = ""

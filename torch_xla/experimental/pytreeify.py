@@ -10,7 +10,7 @@ from .._engine.compat.names.torch import pytree
 class _Call:
     """The data, apart from tensors, that the forward pass keeps for the backward pass."""
 
-    def __init__(self, function: type, tree: Any, static: list[Any]) -> None:
+    def __init__(self, function: type, tree: Any, static: list[object]) -> None:
         self.function = function
         self.tree = tree
         self.static = static
@@ -19,7 +19,7 @@ class _Call:
 
 class _Flat(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
+    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the leaves of the result."""
         ctx.call = call
         found = call.function.forward(ctx, *_filled(call, tensors))  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def pytreeify(cls: type) -> type:
     tensor([2., 2.])
     """
 
-    def apply(*args: Any) -> Any:
+    def apply(*args: object) -> Any:
         leaves, tree = pytree.tree_flatten(args)
         call = _Call(cls, tree, [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
         results: Any = _Flat.apply(call, *leaves)  # type: ignore[no-untyped-call]

@@ -111,12 +111,12 @@ def value_and_grad_partitioned(
     [[3.0, 3.0], [1.0, 1.0]]
     """
 
-    def forward(carry: object, x: object) -> Any:
+    def forward(carry: object, x: object) -> object:
         with torch.no_grad():
             new_carry, y = fn(carry, x)
         return new_carry, (y, (carry, x))
 
-    def alias_input(activations: object, xs: object) -> Any:
+    def alias_input(activations: object, xs: object) -> object:
         return activations
 
     def backward(grad_carry: Any, grads: Any) -> Any:
@@ -139,18 +139,18 @@ def value_and_grad_partitioned(
     return forward, alias_input, backward
 
 
-def _differentiable(leaf: object) -> Any:
+def _differentiable(leaf: object) -> object:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     fresh = leaf.detach()
     return fresh.requires_grad_() if fresh.is_floating_point() or fresh.is_complex() else fresh
 
 
-def _gradient_of(leaf: object, grad: torch.Tensor | None) -> Any:
+def _gradient_of(leaf: object, grad: torch.Tensor | None) -> object:
     return grad if grad is not None or not isinstance(leaf, torch.Tensor) else torch.zeros_like(leaf)
 
 
-def associative_scan(fn: Callable[[Any, Any], Any], xs: object, reverse: bool = False, dim: int = 0) -> Any:
+def associative_scan(fn: Callable[[Any, Any], Any], xs: object, reverse: bool = False, dim: int = 0) -> torch.Tensor:
     """Return all prefix results of `fn`, an associative function of two elements, along dimension `dim` of `xs`.
 
     The elements are slices of `xs`, a tensor or a nested structure. `fn` is applied to many elements at once; the
@@ -177,7 +177,7 @@ def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: object, xs: o
         result = fn(*pytree.tree_map_only(torch.Tensor, torch.clone, (carry, x)))
         return pytree.tree_map_only(torch.Tensor, torch.clone, result)
 
-    found: tuple[Any, Any] = scan_function(body, init, xs)
+    found: tuple[object, object] = scan_function(body, init, xs)
     return found
 
 
@@ -197,7 +197,7 @@ def _check_lengths(xs: object) -> None:
         raise ValueError(f"scan() needs `xs` of one length along their first dimension; got {shapes}")
 
 
-def _kind(leaf: object) -> Any:
+def _kind(leaf: object) -> object:
     if isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
     return type(leaf), repr(leaf)
@@ -207,7 +207,7 @@ class Builder(Parameters):
     """The parameters of a computation that is being built, and the tensors that they represent."""
 
 
-def split(seq: Sequence[object], *part_lengths: int) -> tuple[Sequence[Any], ...]:
+def split(seq: Sequence[object], *part_lengths: int) -> tuple[Sequence[object], ...]:
     """Cut a sequence into parts of these lengths. Raises `ValueError` if they do not add up to its length.
 
     >>> from torch_xla.experimental.scan import split

@@ -22,8 +22,8 @@ class SplashAttentionConfig:
     """
 
     mesh: str | None = None
-    qkv_partition_spec: Any = None
-    segment_ids_partition_spec: Any = None
+    qkv_partition_spec: object = None
+    segment_ids_partition_spec: object = None
     sa_block_q: int = 2048
     sa_block_kv: int = 2048
     sa_block_kv_compute: int = 2048
@@ -138,7 +138,7 @@ def tpu_splash_attention_jax_call_wrapper(
     attn_logits_soft_cap: float | None = None,
     is_forward: bool = True,
     grad_output: Tensor | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the result and two `None`, or with `is_forward=False` the gradients of query, key and value."""
     settings = (query, key, value, config.to_json(), decoder_segment_ids, causal, attn_logits_soft_cap)
     if is_forward:

@@ -46,7 +46,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         self,
         module: nn.Module,
         mesh: xs.Mesh | None = None,
-        shard_output: Callable[[Any, xs.Mesh], object] | None = None,
+        shard_output: Callable[[object, xs.Mesh], object] | None = None,
         auto_wrap_policy: Callable[..., bool] | None = None,
         auto_wrapper_callable: Callable[..., nn.Module] | None = None,
         extra_data_axis: str | None = None,
@@ -68,7 +68,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
             module.to("xla")  # Transformers' Trainer leaves that to the wrapper
         if auto_wrap_policy is not None:
             wrap = auto_wrapper_callable or SpmdFullyShardedDataParallel
-            options: dict[str, Any] = {"mesh": mesh, "extra_data_axis": extra_data_axis}
+            options: dict[str, object] = {"mesh": mesh, "extra_data_axis": extra_data_axis}
             if not reshard_after_forward:
                 options["reshard_after_forward"] = False
             _wrap_inside(module, auto_wrap_policy, wrap, options)
@@ -110,13 +110,13 @@ class SpmdFullyShardedDataParallel(nn.Module):
             return nullcontext()
         own = {address_of(parameter.untyped_storage()) for parameter in self._orig_module.parameters()}
 
-        def pack(tensor: torch.Tensor) -> Any:
+        def pack(tensor: torch.Tensor) -> _Parameter | torch.Tensor:
             is_parameter = tensor.device.type == "xla" and address_of(tensor.untyped_storage()) in own
             return _Parameter(tensor, version_of(tensor)) if is_parameter else tensor
 
         return torch.autograd.graph.saved_tensors_hooks(pack, _read_again)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> torch.Tensor | torch.nn.Module:
         """Return an attribute of this module, or of the wrapped one."""
         try:
             return super().__getattr__(name)
@@ -125,7 +125,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 raise
             return getattr(self._orig_module, name)
 
-    def __getitem__(self, key: int) -> Any:
+    def __getitem__(self, key: int) -> torch.nn.Module:
         """Return an element of a wrapped `nn.Sequential`."""
         return self._orig_module[key]  # type: ignore[index]
 
@@ -137,7 +137,7 @@ class _Parameter(NamedTuple):
     version: int
 
 
-def _read_again(saved: Any) -> torch.Tensor:
+def _read_again(saved: _Parameter | torch.Tensor) -> torch.Tensor:
     if not isinstance(saved, _Parameter):
         return saved  # type: ignore[no-any-return]
     if version_of(saved.tensor) != saved.version:

@@ -1,7 +1,6 @@
 """Call custom targets of a platform by name, and place values in host memory."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ def stablehlo_custom_call(
     backend_config: str = "",
     api_version: int = 0,
     frontend_attributes: dict[str, str] | None = None,
-) -> Any:
+) -> Tensor | list[Tensor]:
     """Record StableHLO's `custom_call` of `call_target`; return a tensor, or a list of tensors for several outputs.
 
     The platform must know the target; `jax.ffi.register_ffi_target` registers your own. A program with an unknown

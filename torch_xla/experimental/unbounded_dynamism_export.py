@@ -16,7 +16,7 @@ class _OfFunction(nn.Module):
         super().__init__()
         self._function = function
 
-    def forward(self, *args: object, **kwargs: object) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Return the function's own result."""
         return self._function(*args, **kwargs)
 

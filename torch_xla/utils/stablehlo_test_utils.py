@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ def wrap_func_as_nn_module(f: Callable[..., object]) -> torch.nn.Module:
     return _wrap(f)
 
 
-def load_save_model_and_inference(path: str, args: Sequence[object]) -> dict[str, Any]:
+def load_save_model_and_inference(path: str, args: Sequence[object]) -> dict[str, object]:
     """Run the signature `serving_default` of the saved model at `path` in TensorFlow, and return its results."""
     if not has_tf_package():
         raise ImportError("a saved model is loaded by TensorFlow, which is not installed: pip install tensorflow-cpu")
@@ -30,7 +29,7 @@ def load_save_model_and_inference(path: str, args: Sequence[object]) -> dict[str
     signature = loaded.signatures["serving_default"]
     names = signature._arg_keywords
     values = [tensorflow.constant(np.asarray(each)) for each in args]
-    found: dict[str, Any] = signature(**dict(zip(names, values, strict=True)))
+    found: dict[str, object] = signature(**dict(zip(names, values, strict=True)))
     return found
 
 

@@ -10,10 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from .._engine import config, pytree
 from .._engine.pytree import DataWrapper as DataWrapper
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 Print = Callable[..., object]
 
@@ -34,7 +37,7 @@ class Cleaner:
         self.func()
 
 
-class LazyProperty:
+class LazyProperty(Generic[T]):
     """A value that is computed at the first access.
 
     >>> from torch_xla.utils.utils import LazyProperty
@@ -44,12 +47,12 @@ class LazyProperty:
     (42, 42)
     """
 
-    def __init__(self, gen_fn: Callable[[], object]) -> None:
-        self._gen_fn: Callable[[], Any] | None = gen_fn
-        self._value: Any = None
+    def __init__(self, gen_fn: Callable[[], T]) -> None:
+        self._gen_fn: Callable[[], T] | None = gen_fn
+        self._value: T
 
     @property
-    def value(self) -> Any:
+    def value(self) -> T:
         """Return the result of the function."""
         if self._gen_fn is not None:
             self._value = self._gen_fn()
@@ -72,7 +75,7 @@ class TmpFolder:
         self.cleaner = Cleaner(partial(shutil.rmtree, self.name, ignore_errors=True))
 
 
-class SampleGenerator:
+class SampleGenerator(Generic[T]):
     """A loader that yields the same data `sample_count` times in each iteration.
 
     >>> import torch
@@ -82,21 +85,21 @@ class SampleGenerator:
     (2, 2, 2)
     """
 
-    def __init__(self, data: object, sample_count: int) -> None:
+    def __init__(self, data: T, sample_count: int) -> None:
         self._data = data
         self._sample_count = sample_count
         self._count = 0
 
-    def __iter__(self) -> "SampleGenerator":
+    def __iter__(self) -> "SampleGenerator[T]":
         return SampleGenerator(self._data, self._sample_count)
 
     def __len__(self) -> int:
         return self._sample_count
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         return self.next()
 
-    def next(self) -> Any:
+    def next(self) -> T:
         """Return the data once more; raise `StopIteration` after `sample_count` times."""
         if self._count >= self._sample_count:
             raise StopIteration
@@ -104,7 +107,7 @@ class SampleGenerator:
         return self._data
 
 
-class FnDataGenerator:
+class FnDataGenerator(Generic[T, R]):
     """A loader of `count` pairs: data from `gen_tensor(batch_size, *dims)`, and `func(data)` as its target.
 
     >>> import torch
@@ -116,9 +119,9 @@ class FnDataGenerator:
 
     def __init__(
         self,
-        func: Callable[[Any], Any],
+        func: Callable[[T], R],
         batch_size: int,
-        gen_tensor: Callable[..., object],
+        gen_tensor: Callable[..., T],
         dims: Sequence[int] | None = None,
         count: int = 1,
     ) -> None:
@@ -132,13 +135,13 @@ class FnDataGenerator:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> "FnDataGenerator":
+    def __iter__(self) -> "FnDataGenerator[T, R]":
         return FnDataGenerator(self._func, self._batch_size, self._gen_tensor, self._dims, self._count)
 
-    def __next__(self) -> tuple[Any, Any]:
+    def __next__(self) -> tuple[T, R]:
         return self.next()
 
-    def next(self) -> tuple[Any, Any]:
+    def next(self) -> tuple[T, R]:
         """Return the next pair; raise `StopIteration` after `count` of them."""
         if self._emitted >= self._count:
             raise StopIteration
@@ -147,7 +150,7 @@ class FnDataGenerator:
         return data, self._func(data)
 
 
-def as_list(t: object) -> Any:
+def as_list(t: object) -> Sequence[object]:
     """Return `t` if it is a list or a tuple, else a list with `t` in it.
 
     >>> from torch_xla.utils.utils import as_list
@@ -157,7 +160,7 @@ def as_list(t: object) -> Any:
     return t if isinstance(t, list | tuple) else [t]
 
 
-def getenv_as(name: str, type: Callable[[str], object], defval: object = None) -> Any:
+def getenv_as(name: str, type: Callable[[str], object], defval: object = None) -> object:
     """Return the environment variable `name` as a `type`, or `defval`. A `bool` is written as a number.
 
     >>> from torch_xla.utils.utils import getenv_as
@@ -182,7 +185,7 @@ def check_env_flag(name: str, default: str = "") -> bool:
     return text.lower() == "true" or (text.isdecimal() and int(text) > 0)
 
 
-def for_each_instance(value: object, select_fn: Callable[[Any], bool], fn: Callable[[Any], object]) -> None:
+def for_each_instance(value: object, select_fn: Callable[[object], bool], fn: Callable[[Any], object]) -> None:
     """Call `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts (and keys), attributes.
 
     >>> from torch_xla.utils.utils import for_each_instance
@@ -193,7 +196,7 @@ def for_each_instance(value: object, select_fn: Callable[[Any], bool], fn: Calla
     pytree.visit(value, select_fn, fn)
 
 
-def for_each_instance_rewrite(value: object, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
+def for_each_instance_rewrite(value: object, select_fn: Callable[[object], bool], fn: Callable[[Any], Any]) -> Any:
     """Replace each object in `value` that `select_fn` accepts by `fn(object)`, and copy the containers of such objects.
 
     >>> from torch_xla.utils.utils import for_each_instance_rewrite
@@ -220,7 +223,7 @@ def shape(inputs: object) -> list[int]:
     return [len(inputs), *(inner[0] if inner else [])]
 
 
-def flatten_nested_tuple(inputs: object) -> tuple[Any, ...]:
+def flatten_nested_tuple(inputs: object) -> tuple[object, ...]:
     """Return the elements of nested tuples and lists in one tuple.
 
     >>> from torch_xla.utils.utils import flatten_nested_tuple
@@ -230,7 +233,7 @@ def flatten_nested_tuple(inputs: object) -> tuple[Any, ...]:
     return tuple(_leaves(inputs))
 
 
-def _leaves(inputs: object) -> Iterator[Any]:
+def _leaves(inputs: object) -> Iterator[object]:
     if isinstance(inputs, list | tuple):
         for each in inputs:
             yield from _leaves(each)
@@ -238,7 +241,7 @@ def _leaves(inputs: object) -> Iterator[Any]:
         yield inputs
 
 
-def list_copy_append(ilist: Sequence[object], item: object) -> list[Any]:
+def list_copy_append(ilist: Sequence[object], item: object) -> list[object]:
     """Return a new list: the items of `ilist`, then `item`.
 
     >>> from torch_xla.utils.utils import list_copy_append
@@ -268,7 +271,7 @@ def get_print_fn(debug: object = None) -> Print:
     return eprint if debug else null_print
 
 
-def timed(fn: Callable[[], object], msg: str = "", printfn: Print | None = eprint) -> Any:
+def timed(fn: Callable[[], T], msg: str = "", printfn: Print | None = eprint) -> T:
     """Return the result of `fn()`, and print the time it took. `printfn=None` is `get_print_fn()`.
 
     >>> from torch_xla.utils.utils import timed
@@ -294,7 +297,7 @@ class TimedScope:
     def __init__(self, msg: str = "", printfn: Print | None = eprint) -> None:
         self._msg = msg
         self._print = printfn or get_print_fn()
-        self._error: Any = None
+        self._error: object = None
 
     def set_error(self, error: object) -> None:
         """Set the error that is printed with the time of the block."""
@@ -327,7 +330,7 @@ def get_free_tcp_ports(n: int = 1) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def parallel_work(num_workers: int, fn: Callable[..., Any], *args: Any) -> list[Any]:
+def parallel_work(num_workers: int, fn: Callable[..., Any], *args: Any) -> list[T]:
     """Return `list(map(fn, *args))`, computed by `num_workers` threads.
 
     >>> from torch_xla.utils.utils import parallel_work

@@ -17,7 +17,7 @@ from ..._engine.distributed import UnitHandle as Handle
 from .xla_fully_sharded_data_parallel import XlaFullyShardedDataParallel, clean_name
 
 
-def full_state(model: XlaFullyShardedDataParallel, optimizer: Optimizer | None = None) -> dict[str, Any]:
+def full_state(model: XlaFullyShardedDataParallel, optimizer: Optimizer | None = None) -> dict[str, object]:
     """Return whole parameters and buffers by their names in the module without wrappers, and the state of an optimizer.
 
     Returns `{"model": state_dict, "optimizer": {"states": by name, "param_groups": ...}}` on the CPU, in every process.

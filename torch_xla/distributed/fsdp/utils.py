@@ -30,7 +30,7 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
     forward = module.forward
 
     @wraps(forward)
-    def checkpointed(self: nn.Module, *args: object, **kwargs: object) -> Any:
+    def checkpointed(self: nn.Module, *args: object, **kwargs: object) -> object:
         return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False)
 
     module.forward = MethodType(checkpointed, module)  # type: ignore[method-assign]
@@ -51,7 +51,7 @@ def dummy_all_reduce(
     inputs: torch.Tensor | Sequence[torch.Tensor],
     scale: float = 1.0,
     groups: Sequence[Sequence[int]] | None = None,
-) -> Any:
+) -> torch.Tensor | Sequence[torch.Tensor]:
     """Multiply `inputs` by `scale` without communication: return a new tensor, or change a list in place.
 
     >>> dummy_all_reduce("sum", torch.ones(2), scale=0.5).tolist()
@@ -108,7 +108,7 @@ class BucketizedReduceScatter:
         self.groups = groups
         self.pin_layout = pin_layout
         self.scale = 1.0
-        self._waiting: list[tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = []
+        self._waiting: list[tuple[torch.Tensor, Callable[[torch.Tensor], object]]] = []
 
     def __call__(self, input: torch.Tensor, callback: Callable[[torch.Tensor], object]) -> None:
         size = input.numel() * input.element_size()

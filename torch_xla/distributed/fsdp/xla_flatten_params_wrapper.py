@@ -48,12 +48,12 @@ class XlaFlattenParamsWrapper(nn.Module):
         """Call the module."""
         return self._fpw_module(*inputs, **kwinputs)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> torch.Tensor | torch.nn.Module:
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("_fpw_module"), name)
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> torch.nn.Module:
         module: Any = self._fpw_module
         return module[key]

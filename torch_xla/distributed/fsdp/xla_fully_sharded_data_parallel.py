@@ -306,7 +306,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             for handle in unit._unit.handles
         ]
 
-    def get_shard_metadata(self) -> dict[str, Any]:
+    def get_shard_metadata(self) -> dict[str, object]:
         """Return the data that `consolidate_sharded_model_checkpoints` needs with `state_dict()`: plain Python data.
 
         Each process saves its own data:
@@ -340,13 +340,13 @@ class XlaFullyShardedDataParallel(nn.Module):
     def _units(self) -> Iterator["XlaFullyShardedDataParallel"]:
         return (unit for _, unit in self._named_units())
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> torch.Tensor | torch.nn.Module:
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> torch.nn.Module:
         return self._fsdp_wrapped_module[key]
 
 

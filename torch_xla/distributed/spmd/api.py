@@ -9,7 +9,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -23,13 +23,16 @@ from .mesh import Mesh, PartitionSpec
 from .xla_sharded_tensor import XLAShardedTensor
 from .xla_sharding import unwrap_sharded_tensor
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Partition = Callable[[str, nn.Module, DeviceMesh], None]
 
 # Why `torch.compile` leaves its graphs for what a style of parallelism does.
 _BETWEEN = "what goes into a distributed module, and comes out, is divided between graphs"
 
 
-def with_xla(func: Callable[..., object]) -> Callable[..., Any]:
+def with_xla(func: Callable[P, R]) -> Callable[P, R]:
     """Return `func` wrapped so that it first turns on SPMD.
 
     >>> import torch_xla.runtime as xr
@@ -39,7 +42,7 @@ def with_xla(func: Callable[..., object]) -> Callable[..., Any]:
     """
 
     @functools.wraps(func)
-    def wrapper(*args: object, **kwargs: object) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         sharding.use_all_devices()
         return func(*args, **kwargs)
 
@@ -84,7 +87,7 @@ def convert_to_xla_partition_spec(tensor: torch.Tensor, placements: Sequence[Pla
 
 def xla_distribute_tensor(
     tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None
-) -> Any:
+) -> torch.Tensor:
     """Distribute a tensor over a mesh of `xla` devices, as an `XLAShardedTensor`, which is a `DTensor`.
 
     This implements `torch.distributed.tensor.distribute_tensor`. `tensor` is the global value, on `xla` or on the CPU.
@@ -142,7 +145,7 @@ def xla_distribute_module(
     return module
 
 
-def _with_module(name: str, function: Callable[..., object]) -> Callable[..., Any]:
+def _with_module(name: str, function: Callable[..., object]) -> Callable[..., object]:
     """Return `function` as one of a module, values and a mesh; without the first of these, it is deprecated."""
     count = len(inspect.signature(function).parameters)
     if count == 3:

@@ -173,7 +173,7 @@ _from_local: Any = DTensor.from_local
 
 def _local_or_global(
     local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
-) -> Any:
+) -> XLAShardedTensor:
     mesh = device_mesh or torch_distributed.current_mesh()
     if mesh.device_type != "xla" or _distributed.mesh_means_processes():
         return _from_local(local_tensor, device_mesh, placements, **options)
@@ -322,7 +322,7 @@ def _local(t: XLAShardedTensor) -> torch.Tensor:
     return made
 
 
-def _constructed(function: Any, size: Any, mesh: DeviceMesh, placements: Any, **options: Any) -> DTensor:
+def _constructed(function: Any, size: object, mesh: DeviceMesh, placements: Any, **options: Any) -> DTensor:
     requires_grad, fill = options.pop("requires_grad", False), options.pop("fill_value", None)
     made = function(size, *(() if fill is None else (fill,)), **{**options, "device": "xla"})
     made = distributed(function.__name__, made, mesh, placements)

@@ -82,7 +82,9 @@ def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
     >>> xs.apply_backward_optimization_barrier(torch.nn.Linear(2, 3).to("xla"))
     """
 
-    def hook(module: torch.nn.Module, grad_input: Any, grad_output: object) -> Any:
+    def hook(
+        module: torch.nn.Module, grad_input: tuple[torch.Tensor | None, ...], grad_output: object
+    ) -> tuple[torch.Tensor | None, ...]:
         passed = [None if grad is None else grad.clone() for grad in grad_input]
         tensor.put_barrier([grad for grad in passed if grad is not None])
         return tuple(passed)

@@ -4,7 +4,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import prod
-from typing import Any, cast
+from typing import cast
 
 import jax
 import numpy as np
@@ -134,7 +134,7 @@ class Mesh:
         return hash(self._key)
 
     @functools.cached_property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return tuple(self.device_ids.tolist()), self.mesh_shape, self.axis_names
 
 

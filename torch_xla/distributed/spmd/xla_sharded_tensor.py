@@ -44,7 +44,7 @@ class XLAShard:
         self.data[self._own] = t
 
     @property
-    def _own(self) -> Any:
+    def _own(self) -> EllipsisType | tuple[slice, ...]:
         return (
             ...
             if isinstance(self.indices, EllipsisType)
@@ -93,7 +93,7 @@ class XLAShardedTensor(DTensor):
     """
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         with private.without_torch_function():
             result = func(*args, **(kwargs or {}))
         if torch.compiler.is_compiling() or func in _PLAIN or isinstance(result, torch.Size):
@@ -117,12 +117,12 @@ class XLAShardedTensor(DTensor):
     mesh_shape: tuple[int, ...] | None
     partition_spec: Any
     _mesh: Any  # the `Mesh` that it was marked over, as far as it was told
-    _cached_spec: Any
+    _cached_spec: object
     _on: tuple[Any, tuple[Placement, ...] | None]
 
     @staticmethod
     def __new__(
-        cls: Any,
+        cls: type["XLAShardedTensor"],
         elem: torch.Tensor,
         mesh_shape: Any = None,
         partition_spec: object = None,
@@ -278,11 +278,11 @@ class XLAShardedTensor(DTensor):
         made = type(self)(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
         return made.over(self._mesh).on(*self._on)
 
-    def __create_write_items__(self, fqn: str, object: object) -> Any:
+    def __create_write_items__(self, fqn: str, object: object) -> list[object]:
         """Return the items that `torch.distributed.checkpoint` writes by its default planner: the whole tensor."""
         return checkpointing.write_items(fqn, self.global_tensor)
 
-    def __create_chunk_list__(self) -> Any:
+    def __create_chunk_list__(self) -> list[object]:
         """Return the position of these items in the whole tensor."""
         return checkpointing.chunks(self.global_tensor)
 
@@ -296,7 +296,7 @@ class XLAShardedTensor(DTensor):
     def __deepcopy__(self, memo: object) -> torch.Tensor:
         return self.global_tensor.__deepcopy__(memo)  # type: ignore[no-any-return]
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> str | tuple[object, ...]:
         return self.global_tensor.__reduce_ex__(protocol)
 
 
@@ -304,10 +304,10 @@ class XLAShardedTensor(DTensor):
 _PLAIN = frozenset((torch.Tensor.as_subclass, torch.Tensor.detach))
 
 
-def sharded(outputs: object, make: Callable[[torch.Tensor], XLAShardedTensor]) -> Any:
+def sharded(outputs: object, make: Callable[[torch.Tensor], XLAShardedTensor]) -> object:
     """Replace each plain tensor on `xla` in a structure by what `make` returns for it."""
 
-    def made(value: Any) -> Any:
+    def made(value: Any) -> object:
         is_plain = isinstance(value, torch.Tensor) and not isinstance(value, XLAShardedTensor)
         return make(value) if is_plain and value.device.type == "xla" else value
 

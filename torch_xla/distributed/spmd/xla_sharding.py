@@ -188,7 +188,7 @@ def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
     return t.global_tensor if isinstance(t, XLAShardedTensor) else t
 
 
-def wrap_if_sharded(x: Any) -> Any:
+def wrap_if_sharded(x: Any) -> object:
     """Return a tensor with shards on different devices as an `XLAShardedTensor`; return anything else unchanged.
 
     >>> import torch, torch_xla.distributed.spmd as xs
@@ -199,7 +199,7 @@ def wrap_if_sharded(x: Any) -> Any:
     return wrap_as_sharded_tensor(x) if is_plain and x.device.type == "xla" and is_divided(x) else x
 
 
-def shard_as(a: object, b: object) -> tuple[Any, Any]:
+def shard_as(a: object, b: object) -> tuple[object, object]:
     """Divide each tensor of the structure `b` as its counterpart in the structure `a`, and return both structures.
 
     If the counterpart's sharding is not decided yet, an operation on both tensors makes XLA choose one for both.

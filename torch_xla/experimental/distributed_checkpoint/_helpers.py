@@ -34,7 +34,7 @@ def _is_sharded_tensor(x: object) -> bool:
     return is_divided(xs.unwrap_sharded_tensor(x))
 
 
-def _separated(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _separated(state_dict: dict[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
     """Return the tensors of a state dict that are divided among the devices, and all other values, by flat names."""
     flat, _ = flatten_state_dict(state_dict)
     sharded = {name: value for name, value in flat.items() if _is_sharded_tensor(value)}
@@ -71,7 +71,7 @@ class _CpuShards:
         return self.shards[tuple(index.offset or (0,) * len(self.global_shape))]
 
 
-def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
+def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, object]:
     """Return a state dict in which each tensor on `xla` is replaced by the shards that this process saves.
 
     Each shard is saved by one process. Waits for the devices, and is not affected by later changes of the tensors.

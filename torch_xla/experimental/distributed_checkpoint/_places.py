@@ -35,11 +35,11 @@ def place_at(path: str) -> "Folder":
 class _Summed:
     """A stream whose size and checksum are known when all is written."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self.size = self.sum = 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         """Write bytes."""
         seen = memoryview(data).cast("B")
         self.size, self.sum = self.size + len(seen), zlib.crc32(seen, self.sum)
@@ -76,7 +76,7 @@ class Folder:
         """Return the files of a complete checkpoint."""
         return [each.name for each in self._at(step).iterdir()]
 
-    def reader(self, step: int) -> Any:
+    def reader(self, step: int) -> FileSystemReader:
         """Return what `torch.distributed.checkpoint.load` reads a checkpoint with."""
         return FileSystemReader(self._at(step))
 
@@ -84,7 +84,7 @@ class Folder:
         """Remove what an interrupted save of a step has left. The checkpoint that it would replace stays."""
         shutil.rmtree(self._at(f"{step}.partial"), ignore_errors=True)
 
-    def write(self, step: int, threads: int, save: Callable[[Any], None]) -> None:
+    def write(self, step: int, threads: int, save: Callable[[object], None]) -> None:
         """Let `save` write with a writer, and write the checksums of its files."""
         aside = self._at(f"{step}.partial")
         writer = FileSystemWriter(aside, thread_count=threads, sync_files=True)
@@ -169,7 +169,7 @@ class Address(Folder):
         """Remove what is there of a step."""
         self.remove(step)
 
-    def write(self, step: int, threads: int, save: Callable[[Any], None]) -> None:
+    def write(self, step: int, threads: int, save: Callable[[object], None]) -> None:
         """Let `save` write with a writer, and write the checksums of its files."""
         writer = torch_checkpoint.remote_writer(f"{self.path}/{step}", thread_count=threads, sync_files=False)
         self._files.pipe_file(self._name(step, _SUMS.format(process_index())), _sum_up(writer, lambda: save(writer)))
@@ -199,7 +199,7 @@ def _sum_up(writer: Any, save: Callable[[], None]) -> bytes:
     create = writer.fs.create_stream
 
     @contextmanager
-    def create_stream(path: Any, mode: str) -> Iterator[Any]:
+    def create_stream(path: object, mode: str) -> Iterator[Any]:
         with create(path, mode) as stream:
             summed = _Summed(stream)
             yield summed

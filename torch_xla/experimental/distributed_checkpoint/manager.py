@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -79,7 +78,7 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager: steps count from 0; got {step}")
         return step % self.save_interval == 0 or (self.chkpt_on_preemption and self.reached_preemption(step))
 
-    def save(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
+    def save(self, step: int, state_dict: dict[str, object], force: bool | None = False) -> bool:
         """Save a state dict if `should_save(step)` or `force`, and return whether it was saved, when it is complete."""
         if not (force or self.should_save(step)):
             return False
@@ -88,7 +87,7 @@ class CheckpointManager:
             self._save(step, _sharded_cpu_state_dict(state_dict))
         return True
 
-    def save_async(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
+    def save_async(self, step: int, state_dict: dict[str, object], force: bool | None = False) -> bool:
         """Save as `save` does, but return when the state is copied to the CPU; a thread writes it.
 
         Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint.

@@ -48,7 +48,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         """Return the tensor or the bytes that an item writes."""
         return super().resolve_data(write_item)
 
-    def lookup_object(self, index: Any) -> Any:
+    def lookup_object(self, index: Any) -> object:
         """Return the entry of the state dict at an index: for a tensor on `xla`, the shard at this offset."""
         found = self.state_dict.get(index.fqn)
         return found.__get_tensor_shard__(index) if isinstance(found, _CpuShards) else super().lookup_object(index)
@@ -77,7 +77,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     """
 
     def set_up_planner(
-        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+        self, state_dict: dict[str, object], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         """Allocate memory on the CPU for the values to read."""
         self.sharded_state_dict, self.unsharded_state_dict = _separated(state_dict)

@@ -1,7 +1,5 @@
 """Prepare an optimizer for loading a checkpoint."""
 
-from typing import Any
-
 import torch
 
 from ..._engine import sharding as _sharding
@@ -37,7 +35,7 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _lie_as(parameter: torch.Tensor, state: dict[str, Any]) -> None:
+def _lie_as(parameter: torch.Tensor, state: dict[str, object]) -> None:
     """Give the state the sharding of its parameter.
 
     The sharding must be set, because the state was computed from the parameter before it was written back.
@@ -48,7 +46,7 @@ def _lie_as(parameter: torch.Tensor, state: dict[str, Any]) -> None:
             _sharding.place_by_sharding(each, sharding)
 
 
-def _begin_again(state: dict[str, Any]) -> None:
+def _begin_again(state: dict[str, object]) -> None:
     step = state.get("step")
     if isinstance(step, torch.Tensor):
         step.zero_()

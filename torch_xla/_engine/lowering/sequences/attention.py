@@ -47,12 +47,12 @@ class Attention:
 
     key: jax.Array
     value: jax.Array
-    scale: Any
+    scale: float | None
     is_causal: bool
-    dropout_p: Any
+    dropout_p: float
     randomness: jax.Array
 
-    def scores(self, query: jax.Array, bias: jax.Array | None, start: Any) -> jax.Array:
+    def scores(self, query: jax.Array, bias: jax.Array | None, start: jax.Array | int) -> jax.Array:
         """Return scores by (batch, head, group, row, column), of rows from `start` on."""
         narrow = query.dtype.itemsize < 4
         if not narrow:
@@ -67,7 +67,7 @@ class Attention:
             scores = jnp.where(lax.broadcasted_iota(np.int32, scores.shape[-2:], 1) <= row, scores, -jnp.inf)
         return scores
 
-    def kept(self, shape: tuple[int, ...], block: Any) -> jax.Array | None:
+    def kept(self, shape: tuple[int, ...], block: jax.Array | None) -> jax.Array | None:
         """Return which weights dropout keeps: the same at every call for the same block."""
         if isinstance(self.dropout_p, (int, float)) and self.dropout_p == 0:
             return None
@@ -82,7 +82,7 @@ class Attention:
         return jnp.where(kept, weights * scale, jnp.zeros((), weights.dtype))
 
     def forward(
-        self, query: jax.Array, bias: jax.Array | None, start: Any = 0, block: Any = None
+        self, query: jax.Array, bias: jax.Array | None, start: jax.Array | int = 0, block: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Return the output, and the logarithm of the sum of the exponentials of every row of scores."""
         scores = self.scores(query, bias, start)
@@ -98,8 +98,8 @@ class Attention:
         bias: jax.Array | None,
         output: jax.Array,
         log_sum: jax.Array,
-        start: Any = 0,
-        block: Any = None,
+        start: jax.Array | int = 0,
+        block: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Return gradients of query, key and value, and of the scores."""
         narrow = query.dtype
@@ -199,13 +199,13 @@ def attention(
     key_: jax.Array,
     value: jax.Array,
     attn_bias: jax.Array | None = None,
-    dropout_p: Any = 0.0,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     return_debug_mask: bool = False,
     *,
-    scale: Any = None,
+    scale: float | None = None,
     key: jax.Array,
-) -> tuple[Any, ...]:
+) -> tuple[jax.Array | int | None, ...] | None:
     call = AttentionCall(query, key_, value, attn_bias, dropout_p, is_causal, scale)
     fused = filter(None, (kernel.attention(call) for kernel in KERNELS))
     output, log_sum = next(fused, None) or _composed(call, key)
@@ -241,12 +241,12 @@ def attention_backward(
     cum_seq_k: jax.Array | None,
     max_q: int,
     max_k: int,
-    dropout_p: Any,
+    dropout_p: float,
     is_causal: bool,
     philox_seed: jax.Array,
     philox_offset: jax.Array,
     *,
-    scale: Any = None,
+    scale: float | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     call = AttentionCall(query, key, value, attn_bias, dropout_p, is_causal, scale)
     for kernel in KERNELS:

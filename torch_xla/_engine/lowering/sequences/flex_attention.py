@@ -79,7 +79,7 @@ class _Blocks(Tiles):
     def changed_gradient(
         self, row: Any, column: Any, plain: jax.Array, grad: jax.Array
     ) -> tuple[jax.Array, Sequence[jax.Array]]:
-        def function(*arguments: Any) -> Any:
+        def function(*arguments: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
             assert self._joint is not None
             found = interpreter.interpret(self._joint, [*arguments, *self._captured], ())
             return found[0], [_total(found[5 + place]) for place in self._places]
@@ -94,10 +94,12 @@ class _Blocks(Tiles):
             results[place] = grad.astype(self._captured[place].dtype)
         return tuple(results)
 
-    def _by_graph(self, graph: GraphModule, captured: _Arrays, row: Any, column: Any, *tiles: jax.Array) -> jax.Array:
+    def _by_graph(
+        self, graph: GraphModule, captured: _Arrays, row: jax.Array, column: jax.Array, *tiles: jax.Array
+    ) -> jax.Array:
         """Evaluate a graph of scalars that gives one scalar for each element of a tile."""
 
-        def function(*scalars: Any) -> Any:
+        def function(*scalars: jax.Array) -> jax.Array:
             return interpreter.interpret(graph, [*scalars, *captured], ())
 
         return self._by_scalars(function, 0, row, column, *tiles)  # type: ignore[no-any-return]
@@ -252,7 +254,7 @@ def _scattered(shape: tuple[int, ...]) -> Callable[..., jax.Array]:
         return jnp.zeros(shape, values.dtype).at[indices].add(values)
 
     @scatter.def_vmap
-    def _(size: int, batched: Any, indices: tuple[jax.Array, ...], values: jax.Array) -> Any:
+    def _(size: int, batched: Any, indices: tuple[jax.Array, ...], values: jax.Array) -> tuple[jax.Array, bool]:
         spread = [
             each if is_batched else jnp.broadcast_to(each, (size, *each.shape))
             for each, is_batched in zip(indices, batched[0], strict=True)

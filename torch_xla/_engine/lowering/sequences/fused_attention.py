@@ -15,7 +15,7 @@ class AttentionCall:
     key: jax.Array
     value: jax.Array
     bias: jax.Array | None = None
-    dropout_p: Any = 0.0
+    dropout_p: float = 0.0
     is_causal: bool = False
     scale: Any = None
 
