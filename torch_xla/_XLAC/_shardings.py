@@ -1,7 +1,7 @@
 """The functions of `torch_xla._XLAC` about shardings."""
 
 from collections.abc import Sequence
-from typing import Any
+from types import EllipsisType
 
 import torch
 
@@ -86,7 +86,7 @@ def _get_local_shards(tensors: Tensors) -> list[list[tuple[torch.Tensor, str]]]:
     return [[(each.padded, each.device) for each in _sharding.local_shards(tensor)] for tensor in tensors]
 
 
-def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[int, Any]]]:
+def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[int, EllipsisType | list[slice]]]]:
     """Return for each tensor and device of this process the replica id of its shard, and the slices of the whole."""
     found = []
     for tensor in tensors:

@@ -312,7 +312,7 @@ class Op(Windowed):
         return create_computation(name, computation, shapes, **kwargs)
 
     @classmethod
-    def tuple(cls, ops: Sequence["Op"], builder: Any = None) -> "Op":
+    def tuple(cls, ops: Sequence["Op"], builder: interop.XlaBuilder | None = None) -> "Op":
         """Return the operations as one tuple."""
         return Op(interop.builder_operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
 
@@ -323,7 +323,9 @@ class Op(Windowed):
         return mkop("ConcatInDim", ops, dimension=dimension)
 
     @classmethod
-    def call(cls, computation: Any, ops: Sequence["Op"], builder: Any = None) -> "Op":
+    def call(
+        cls, computation: interop.BuilderComputation, ops: Sequence["Op"], builder: interop.XlaBuilder | None = None
+    ) -> "Op":
         """Call a computation with these operands."""
         nodes = [each.op for each in ops]
         return Op(interop.builder_operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))

@@ -1,7 +1,7 @@
 """The operations of XLA's builder on windows: convolutions and poolings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from .._engine import interop
 
@@ -72,7 +72,7 @@ class Windowed:
 
     def conv_general(
         self, kernel: Any, window_strides: Sequence[int], padding: Any, *dimensions: Any, **options: Any
-    ) -> Any:
+    ) -> Self:
         """Convolve as `conv_with_general_dimensions` does, with the padding, as pairs, after the strides."""
         return self.conv_with_general_dimensions(
             kernel, window_strides, *dimensions[:9], padding, *dimensions[9:], **options
@@ -87,7 +87,7 @@ class Windowed:
         rhs_dilation: Sequence[int],
         *dimensions: object,
         **options: object,
-    ) -> Any:
+    ) -> Self:
         """Convolve as `conv_general` does, with a dilated input (`lhs_dilation`) and kernel (`rhs_dilation`)."""
         options.update(lhs_dilation=tuple(lhs_dilation), rhs_dilation=tuple(rhs_dilation))
         return self.conv_general(kernel, window_strides, padding, *dimensions, **options)
@@ -120,7 +120,7 @@ class Windowed:
         feature_dimension: int,
         spatial_dimensions: Sequence[int],
         padding: object = "valid",
-    ) -> Any:
+    ) -> Self:
         """Return the largest element of each window over the spatial dimensions."""
         return self.operation(
             "MaxPool", (), kernel_size=kernel_size, stride=stride, batch_dimension=batch_dimension,

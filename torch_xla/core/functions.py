@@ -1,5 +1,6 @@
 """Collectives with gradients: `import torch_xla.core.functions as xf`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ class AllReduceSumLayer(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: object, *grads: torch.Tensor) -> Any:
+    def backward(ctx: object, *grads: torch.Tensor) -> torch.Tensor | Sequence[torch.Tensor]:
         """Return the gradient of `x`."""
         return collectives.all_reduce(collectives.REDUCE_SUM, grads[0])
 
@@ -42,7 +43,7 @@ class AllReduce(torch.autograd.Function):
         return distributed.scaled(result, scale)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         """Return the gradient of `input`."""
         value, result = ctx.saved_tensors
         grad = distributed.scaled(grads[0], ctx.scale)
@@ -70,7 +71,7 @@ class AllGather(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Return the gradient of `value`."""
         return grads[0].narrow(ctx.dim, collectives.get_ordinal() * ctx.size, ctx.size), None
 

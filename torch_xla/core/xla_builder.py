@@ -4,7 +4,7 @@ A computation of either kind is one operation of the PyTorch program that calls 
 around it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import index
 from typing import Any
 
@@ -80,7 +80,7 @@ class XlaCallable:
     def __init__(self, xla_func: Callable[..., object], name: str | None = None) -> None:
         self.function = xla_func
         self.name: str = name if name else getattr(xla_func, "__name__", "computation")
-        self._built: dict[Any, Callable[..., Any]] = {}
+        self._built: dict[Hashable, Callable[..., Any]] = {}
 
     def specialize(self, shapes: Sequence[Shape], **kwargs: object) -> interop.BuilderComputation:
         """Return the computation for arguments of these shapes; keywords are passed to the function unchanged."""
@@ -115,7 +115,7 @@ class JaxCallable:
 
 
 def call_jax(
-    jax_func: Callable[..., Any],
+    jax_func: Callable[..., object],
     args: tuple[object, ...],
     kwargs: dict[str, object] | None = None,
     name: str | None = None,

@@ -7,13 +7,15 @@ In earlier releases, training on several devices used one thread for each device
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from .._engine.pytree import collected_tensors as collected
 from .parallel_loader import ParallelLoader
+
+T = TypeVar("T")
 
 
 class Context:
@@ -27,7 +29,7 @@ class Context:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def getattr_or(self, name: str, defval: Any) -> object:
+    def getattr_or(self, name: str, defval: T) -> object:
         """Return the attribute `name`. If it does not exist, first set it to `defval` or its result."""
         if getattr(self, name, None) is None:
             setattr(self, name, defval() if callable(defval) else defval)

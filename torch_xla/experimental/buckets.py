@@ -1,6 +1,6 @@
 """Functions of inputs whose sizes change: inputs are padded to a few sizes, and results are exact."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
         self._function = function
         self._dims = {place: {dim} if isinstance(dim, int) else set(dim) for place, dim in (dims or {}).items()}
         self._buckets = buckets
-        self._traced: dict[Any, _buckets.TracedForSizes] = {}
+        self._traced: dict[Hashable, _buckets.TracedForSizes] = {}
 
     def __call__(self, *args: object) -> Any:
         """Return the results for these arguments: tensors on the device, nested as the function returns them."""

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from .._engine import dtypes, interop, metrics, runtime
 from .._engine.caching.bounded import put_last
@@ -56,7 +58,7 @@ def jax_import_guard() -> None:
     """Do nothing: this package runs on JAX, which never takes a device away from it."""
 
 
-def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
+def convert_torch_dtype_to_jax(dtype: torch.dtype) -> np.dtype:
     """Return the dtype of JAX that stores values of `dtype` on the device.
 
     >>> import torch
@@ -191,13 +193,13 @@ class GMM(torch.autograd.Function):
     """`gmm` as an autograd function: `GMM.apply(lhs, rhs, group_sizes, tiling)`."""
 
     @staticmethod
-    def forward(ctx: Any, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, tiling: Any = None) -> Tensor:
+    def forward(ctx: FunctionCtx, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, tiling: Any = None) -> Tensor:
         """Return the products."""
         ctx.save_for_backward(lhs, rhs, group_sizes)
         return gmm(lhs, rhs, group_sizes, tiling)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         """Return the gradients with respect to `lhs` and `rhs`."""
         return (*gmm_backward(grads[0], *ctx.saved_tensors), None, None)
 

@@ -1,12 +1,14 @@
 """Generate text on the device: all tokens in one loop, from prompts that are padded to a few lengths."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import functional as F
 
 from .._engine.compiled.loops import while_loops
+
+S = TypeVar("S")
 
 Choice = Callable[[torch.Tensor], torch.Tensor]
 
@@ -62,7 +64,7 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
 
 
 def decode(
-    step: Callable[[torch.Tensor, Any], tuple[torch.Tensor, Any]],
+    step: Callable[[torch.Tensor, S], tuple[torch.Tensor, S]],
     token: torch.Tensor,
     state: object,
     max_new_tokens: int,

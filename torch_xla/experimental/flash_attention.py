@@ -62,7 +62,7 @@ class FlashAttention(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients with respect to q, k, v and ab."""
         *saved, ab = ctx.saved_tensors
         causal, scale, wanted = ctx.settings

@@ -1,9 +1,9 @@
 """Composites of StableHLO: parts of a model, with a name, that a compiler may replace as a whole."""
 
 import uuid
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._engine.lowering.machinery.xla_op_schemas import LIBRARY
 from .xla_marker import serialize_composite_attr
@@ -38,13 +38,13 @@ class StableHLOCompositeBuilder:
         self.id = ""
         self._is_open = False
 
-    def mark_inputs(self, *tensors: torch.Tensor) -> Any:
+    def mark_inputs(self, *tensors: torch.Tensor) -> Tensor | tuple[Tensor, ...]:
         """Mark the inputs of an occurrence, and return one tensor for one, a tuple for several."""
         self.id = _identity()
         self._is_open = True
         return self._mark(tensors, True)
 
-    def mark_outputs(self, *tensors: torch.Tensor) -> Any:
+    def mark_outputs(self, *tensors: torch.Tensor) -> Tensor | tuple[Tensor, ...]:
         """Mark the outputs of that occurrence, and return one tensor for one, a tuple for several.
 
         Raises `ValueError` if its inputs were not marked, or its outputs were marked already.
@@ -57,7 +57,7 @@ class StableHLOCompositeBuilder:
         self._is_open = False
         return self._mark(tensors, False)
 
-    def _mark(self, tensors: tuple[torch.Tensor, ...], is_input: bool) -> Any:
+    def _mark(self, tensors: tuple[torch.Tensor, ...], is_input: bool) -> Tensor | tuple[Tensor, ...]:
         if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
             kind = "inputs" if is_input else "outputs"
             raise ValueError(f"mark_{kind}() of composite {self.name!r} takes tensors; got {tensors!r}")

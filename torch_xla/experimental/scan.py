@@ -119,7 +119,7 @@ def value_and_grad_partitioned(
     def alias_input(activations: object, xs: object) -> object:
         return activations
 
-    def backward(grad_carry: Any, grads: Any) -> Any:
+    def backward(grad_carry: Any, grads: Any) -> object:
         grad_y, activations = grads
         leaves, tree = pytree.tree_flatten(activations)
         fresh = [_differentiable(leaf) for leaf in leaves]

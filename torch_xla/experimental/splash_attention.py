@@ -1,6 +1,7 @@
 """Splash attention: several query heads to a head of keys, local windows, capped scores."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -52,7 +53,7 @@ class SplashAttentionConfig:
     @classmethod
     def from_json(cls, json_str: str) -> "SplashAttentionConfig":
         """Return the options in a text of `to_json`. Raises `ValueError` for an unknown field."""
-        found: dict[str, Any] = json.loads(json_str)
+        found: Mapping[str, object] = json.loads(json_str)
         unknown = sorted(set(found) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"SplashAttentionConfig.from_json(): unknown field {unknown[0]!r}")
@@ -88,7 +89,7 @@ class SplashAttention(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients with respect to q, k and v."""
         q, k, v, segments = ctx.saved_tensors
         config, causal, cap = ctx.settings

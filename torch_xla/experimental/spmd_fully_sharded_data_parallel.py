@@ -1,7 +1,7 @@
 """FSDPv2: parameters and activations are divided along one axis of a mesh, and XLA's partitioner does the rest."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -104,7 +104,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
             xs.mark_sharding(first, self._mesh, (self._data_axes, *[None] * (first.dim() - 1)))
         return output
 
-    def _gathered_again(self) -> Any:
+    def _gathered_again(self) -> AbstractContextManager[object]:
         """Return a context whose backward pass reads parameters again, instead of gathered values."""
         if not self._reshard_after_forward or torch.compiler.is_compiling():
             return nullcontext()

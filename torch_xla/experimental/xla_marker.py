@@ -1,6 +1,7 @@
 """Marks that make a part of an exported model a composite of StableHLO. `mark_pattern_utils` sets them."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ class BoundaryMetadata:
     pos: int
     id: str
     is_input: bool = True
-    attr: dict[str, Any] | None = None
+    attr: Mapping[str, object] | None = None
 
 
 class BoundaryMetadataSerializer(json.JSONEncoder):
@@ -34,7 +35,7 @@ class BoundaryMetadataSerializer(json.JSONEncoder):
         return asdict(o) if isinstance(o, BoundaryMetadata) else super().default(o)
 
 
-def serialize_composite_attr(attr: dict[str, Any] | None) -> str | None:
+def serialize_composite_attr(attr: Mapping[str, object] | None) -> str | None:
     """Return the attributes of a composite (numbers, strings, booleans, lists of one of them) as the text of a mark.
 
     >>> from torch_xla.experimental.xla_marker import serialize_composite_attr

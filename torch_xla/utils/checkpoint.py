@@ -1,7 +1,7 @@
 """Activation checkpointing: recompute values in the backward pass instead of keeping them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.utils.checkpoint
 from torch.utils.checkpoint import CheckpointFunction as CheckpointFunction
@@ -10,10 +10,12 @@ from torch.utils.checkpoint import set_device_states as set_device_states
 
 from .._engine.compat import removed_names
 
+R = TypeVar("R")
+
 __getattr__ = removed_names.asked_of(__name__)
 
 
-def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = True, **kwargs: Any) -> Any:
+def checkpoint(function: Callable[..., R], *args: Any, use_reentrant: bool = True, **kwargs: Any) -> R:
     """Call `function(*args)` and keep only `args`; the backward pass calls `function` a second time.
 
     This is `torch.utils.checkpoint.checkpoint`, and saves as much memory: both keep the compiler from merging the

@@ -5,7 +5,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -330,7 +330,7 @@ def get_free_tcp_ports(n: int = 1) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def parallel_work(num_workers: int, fn: Callable[..., Any], *args: Any) -> list[T]:
+def parallel_work(num_workers: int, fn: Callable[..., T], *args: Iterable[object]) -> list[T]:
     """Return `list(map(fn, *args))`, computed by `num_workers` threads.
 
     >>> from torch_xla.utils.utils import parallel_work

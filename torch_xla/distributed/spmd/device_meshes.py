@@ -217,7 +217,7 @@ class _FromLocal(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
         """Return the gradient of `local`: the part of this process, on the CPU."""
         return own_part(redistributed(DistributedTensor(gradient), *ctx.on).global_tensor), None, None
 
@@ -309,7 +309,7 @@ class _ToLocal(torch.autograd.Function):
         return own_part(shown)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
         """Return the gradient of `shown` from those of all processes, divided as `shown` is."""
         return _of_parts(gradient, *ctx.on), None, None
 

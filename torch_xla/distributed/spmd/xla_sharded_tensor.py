@@ -1,6 +1,6 @@
 """Tensors on the devices of a mesh, and their shards."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import EllipsisType
@@ -93,7 +93,13 @@ class XLAShardedTensor(DTensor):
     """
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_function__(
+        cls,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         with private.without_torch_function():
             result = func(*args, **(kwargs or {}))
         if torch.compiler.is_compiling() or func in _PLAIN or isinstance(result, torch.Size):

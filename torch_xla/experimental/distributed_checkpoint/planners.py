@@ -1,5 +1,6 @@
 """Planners for `torch.distributed.checkpoint`: they assign the shards of a tensor on a mesh to processes."""
 
+import io
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         """Return the final plan of this process."""
         return super().finish_plan(new_plan)
 
-    def resolve_data(self, write_item: WriteItem) -> Any:
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         """Return the tensor or the bytes that an item writes."""
         return super().resolve_data(write_item)
 
@@ -107,7 +108,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         """Return the final plan of this process."""
         return super().finish_plan(new_plan)
 
-    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Load a value that is not a tensor."""
         super().load_bytes(read_item, value)
 
