@@ -123,7 +123,7 @@ class GraphRun:
     def _made_by(self) -> list[int]:
         return _producers(self.graph)
 
-    def run(self, numbers: Sequence[object], keys: object) -> list[Any]:
+    def run(self, numbers: Sequence[object], keys: object) -> list[jax.Array]:
         """Return the values of all slots that are needed."""
 
         def extra(index: int) -> _Extra:
@@ -154,7 +154,11 @@ class _Level:
     """The values of the program, or of one composite, and the composites directly inside."""
 
     def __init__(
-        self, whole: GraphRun, values: list[Any], extra: Callable[[int], _Extra], composites: Sequence[_Composite]
+        self,
+        whole: GraphRun,
+        values: list[Any],
+        extra: Callable[[int], _Extra],
+        composites: Sequence[_Composite],
     ) -> None:
         self._whole, self._values, self._extra = whole, values, extra
         self._composites = composites
@@ -198,7 +202,7 @@ class _Level:
             return
         arrays, rebuild = _taken([self._extra(index) for index in inside])
 
-        def part(*operands: object, **_: object) -> tuple[Any, ...]:
+        def part(*operands: object, **_: object) -> tuple[jax.Array, ...]:
             own: list[Any] = [None] * len(values)
             for slot, operand in zip(given, operands, strict=False):
                 own[slot] = operand
@@ -214,13 +218,13 @@ class _Level:
             values[slot] = result
 
 
-def _taken(extras: Sequence[tuple[Sequence[Any], Any]]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+def _taken(extras: Sequence[tuple[Sequence[object], object]]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
     """Return the arrays among the numbers and keys of operations, and what puts others in their places."""
     leaves, tree = jax.tree.flatten([(list(numbers), key) for numbers, key in extras])
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     is_key = [jnp.issubdtype(leaves[place].dtype, jax.dtypes.prng_key) for place in places]
 
-    def rebuild(arrays: Sequence[Any]) -> list[Any]:
+    def rebuild(arrays: Sequence[jax.Array]) -> list[object]:
         filled = list(leaves)
         for place, array, key in zip(places, arrays, is_key, strict=True):
             filled[place] = jax.random.wrap_key_data(array, impl="rbg") if key else array

@@ -23,7 +23,9 @@ class Key:
     nor `numbers`.
     """
 
-    code: tuple[Any, ...]  # of the graph: its operations and wiring, and size, order, dtype and sharding of each input
+    code: tuple[
+        object, ...
+    ]  # of the graph: its operations and wiring, and size, order, dtype and sharding of each input
     donated: tuple[int, ...]  # the inputs that it may write over
     results: tuple[Placed, ...]  # how its outputs are to be divided among the devices
     target: Target

@@ -92,7 +92,7 @@ def _filled(sizes: Iterator[int], part: object) -> Any:
     return _mapped(part, lambda size: next(sizes), lambda rest: rest)
 
 
-def _mapped(part: Any, of_size: Callable[[int], int], of_rest: Callable[[object], object]) -> Any:
+def _mapped(part: Any, of_size: Callable[[int], int], of_rest: Callable[[object], object]) -> object:
     kind = type(part)
     if kind is int:
         return of_size(part)

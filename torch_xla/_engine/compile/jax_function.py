@@ -40,7 +40,7 @@ _OPTIONS = {name: {"xla_allow_excess_precision": False} for name in ("cpu", "gpu
 _APART = {"gpu": {"xla_gpu_shard_autotuning": False}}
 
 
-def options_for(target: Target) -> dict[str, Any] | None:
+def options_for(target: Target) -> dict[str, int | float | str] | None:
     """Return the compiler options for `target` without XLA's flags; `None` if there are none."""
     apart = _APART.get(target.platform, {}) if target.axis is not None else {}
     elsewhere = topologies.OPTIONS.get(target.platform, {}) if target.is_compile_only else {}
@@ -227,7 +227,7 @@ def _with_padding(array: jax.Array, carrier: jax.ShapeDtypeStruct) -> jax.Array:
     return resized(jax.lax.with_sharding_constraint(array, carrier.sharding), carrier.shape)  # type: ignore[no-any-return]
 
 
-def _without_padding(array: Any, spec: Spec) -> Any:
+def _without_padding(array: Any, spec: Spec) -> object:
     if spec.sharding is not None and spec.sharding.is_manual:
         return Manual(array)
     if array.shape == spec.size or spec.sharding is None:

@@ -1,7 +1,6 @@
 """The settings in force that change how something is lowered: ours, and those of JAX in this thread."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from .. import compiler_options, config, dtypes, precision
 from ..compat.names import jax as private
@@ -15,7 +14,7 @@ class Settings:
     dtypes: str  # the mode of dtypes: what `dtypes.on_device` does
     precision: str  # of products of 32-bit floats, if the user set it
     options: str  # of the compiler, the user's
-    jax: tuple[tuple[str, Any], ...]  # JAX's settings by name: all that change what JAX traces, and have a value
+    jax: tuple[tuple[str, object], ...]  # JAX's settings by name: all that change what JAX traces, and have a value
 
     def texts(self) -> dict[str, str]:
         """Return each setting by its name, in words that another process would use too."""
@@ -24,9 +23,9 @@ class Settings:
 
 
 # Every combination that was in force. They are few: what changes is a user's choice.
-_known: dict[tuple[Any, ...], Settings] = {}
+_known: dict[tuple[object, ...], Settings] = {}
 # The values read last, and the settings made of them.
-_latest: tuple[tuple[Any, ...], Settings | None] = ((), None)
+_latest: tuple[tuple[object, ...], Settings | None] = ((), None)
 
 
 def now() -> Settings:

@@ -44,7 +44,7 @@ def of_each(
     described, results = around(taken, given, target)
     scalars = [not each.shape for each in taken]
 
-    def of_one(*arguments: jax.Array) -> Any:
+    def of_one(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *arrays, rank = arguments
         # A scalar cannot be concatenated over processes. It is declared equal everywhere, which it is not; XLA could
         # then remove a collective, so the collective reads an opaque copy instead.

@@ -56,7 +56,7 @@ def switched(on: bool) -> Iterator[None]:
             _start_what_is_recorded()
 
 
-def _run(entry: Entry, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], call: Call) -> Any:
+def _run(entry: Entry, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], call: Call) -> object:
     _, operands, numbers = call
     global _is_running, _is_joined
     plan: Plan = entry.plan  # type: ignore[assignment]
@@ -141,7 +141,7 @@ class _Recorded(NamedTuple):
 
     device: Device
     key: Any  # None: it is not learnt from
-    code: tuple[Any, ...]
+    code: tuple[object, ...]
     slots: list[int]
     into: list[int]
     numbers: tuple[tuple[Any, ...], tuple[Any, ...]]  # of the tape, before and after those of the call
@@ -166,7 +166,7 @@ def _record(
     call: Call,
     device: Device,
     alone: eager_cache.EagerCall | None,
-) -> tuple[Any, _Recorded]:
+) -> tuple[object, _Recorded]:
     """Record the call; if it was `alone`, the next equal call needs no tape."""
     plan: Plan = entry.plan  # type: ignore[assignment]
     tape = device.tape
@@ -189,7 +189,7 @@ def _record(
     return made, _Recorded(device, key, tuple(tape.code), slots, into, _around(plan, tape))
 
 
-def _around(plan: Plan, tape: Tape) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _around(plan: Plan, tape: Tape) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return the numbers on the tape before and after those of `plan`."""
     first = 0
     for entry in tape.code:

@@ -119,7 +119,7 @@ class Region:
         self.options = options
         self.full_graph = full_graph
         self._most_graphs = most_graphs
-        self._graphs: set[Any] = set()
+        self._graphs: set[object] = set()
 
     def __enter__(self) -> "Region":
         if not self.enter(None) and _inside.outermost is not None:

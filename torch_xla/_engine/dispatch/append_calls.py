@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,7 +88,7 @@ def _looking_at_no_element(name: str) -> Kernel:
     """Return the kernel of an operator that asks its operand for no more than dtype and device."""
     make = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, *args: object, **kwargs: object) -> Any:
+    def kernel(self: Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         value = value_of(self)
         return make(wrap(value.room) if isinstance(value, spare_capacity.Grown) else self, *args, **kwargs)
 
@@ -99,7 +98,7 @@ def _looking_at_no_element(name: str) -> Kernel:
 def keeping_room(record: Kernel) -> Kernel:
     """Return the kernel of an operator with (self, dim, index): its result grows as `self` does along another `dim`."""
 
-    def kernel(self: Tensor, dim: int, index: Tensor) -> Any:
+    def kernel(self: Tensor, dim: int, index: Tensor) -> torch.Tensor | None:
         grown = value_of(self) if self.device.type == "xla" else None
         if not isinstance(grown, spare_capacity.Grown) or not shows_all(self, grown.spec):
             return record(self, dim, index)

@@ -1,7 +1,5 @@
 """View operators: PyTorch's kernels for tensors without memory make the view; nothing is recorded."""
 
-from typing import Any
-
 import torch
 
 from ..compat.names.torch import redispatch_of
@@ -23,7 +21,7 @@ NAMES = (
 )
 
 
-def view_kernel(name: str) -> Any:
+def view_kernel(name: str) -> object:
     """Return a kernel that makes the view by PyTorch's Meta kernel."""
     redispatch = redispatch_of(resolve(name))
 

@@ -58,7 +58,7 @@ class Entry:
     # Results that are an unchanged operand: the tensor that is written to keeps its value.
     unchanged: frozenset[int] = frozenset()
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
-    variants: "dict[tuple[Any, ...], Entry] | None" = None
+    variants: "dict[tuple[object, ...], Entry] | None" = None
     watched: bool = False  # an operand may show part of the memory that is written
     whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
     limits: number_limits.Limits | None = None  # what the numbers are held against
@@ -77,12 +77,12 @@ class Entry:
         object.__setattr__(self, "is_simple", makes_new and not self.nested and is_one)
 
 
-def keep(entries: "dict[tuple[Any, ...], Entry]") -> None:
+def keep(entries: "dict[tuple[object, ...], Entry]") -> None:
     """Limit the size of a table of entries, by signature."""
     table_of_plans(entries, _plan_of)
 
 
-def _plan_of(entry: Entry) -> Plan | dict[tuple[Any, ...], Entry] | None:
+def _plan_of(entry: Entry) -> Plan | dict[tuple[object, ...], Entry] | None:
     return entry.plan if entry.variants is None else entry.variants
 
 
@@ -162,11 +162,11 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 @uncollected
-def evaluated_on_shapes(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list[int]]:
+def evaluated_on_shapes(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[object, list[int]]:
     """Return the shapes of the rule's results, and which of the first ones are their `targets`, unchanged."""
     passed_on: list[int] = []
 
-    def abstract(*arrays: Any) -> Any:
+    def abstract(*arrays: jax.Array) -> object:
         result = apply_rule(plan, arrays, numbers, _key(plan))
         leaves = jax.tree.leaves(result)[: len(targets)]
         passed_on.extend(i for i, leaf in enumerate(leaves) if leaf is arrays[targets[i]])
@@ -215,14 +215,18 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
     )
 
 
-def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[object, ...]:
     """Return the positional arguments but the generator: it gives a call its key, and no rule takes it."""
     names = [a.name for a in schema_of(operator.overload).arguments]
     return tuple(argument for name, argument in zip(names, args, strict=False) if name != "generator")
 
 
 def settle(
-    entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call
+    entry: Entry,
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    call: Call,
 ) -> tuple[Entry, Call]:
     """Return the entry and the call once the numbers themselves were looked at."""
     if entry.variants is not None:
@@ -328,7 +332,10 @@ def _check_results(plan: Plan, shapes: Any) -> None:
             raise ValueError(f"the rule of {plan.op} returns shape {shape.shape}, PyTorch expects {spec.size}")
 
 
-def _without_unwanted(inferred: abstract_eval.Inferred, shapes: Any) -> abstract_eval.Inferred:
+def _without_unwanted(
+    inferred: abstract_eval.Inferred,
+    shapes: jax.ShapeDtypeStruct | tuple[object, ...],
+) -> abstract_eval.Inferred:
     # Some meta kernels describe results that the call masks out; the rule knows better and returns None for them.
     if not isinstance(shapes, (list, tuple)) or len(inferred.structure) != len(shapes) or len(shapes) == 1:
         return inferred

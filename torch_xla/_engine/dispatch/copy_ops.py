@@ -26,11 +26,11 @@ def _beside(source: Tensor, target: Tensor) -> Tensor:
     return source.to(target.device)
 
 
-def of_one(name: str) -> Callable[..., Any]:
+def of_one(name: str) -> Callable[..., object]:
     """Return the kernel of an operator with (self, src, …)."""
     record = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, src: Tensor, *args: object, **kwargs: object) -> Any:
+    def kernel(self: Tensor, src: Tensor, *args: object, **kwargs: object) -> torch.Tensor | None:
         if self.device.type == "xla":
             return record(self, _beside(src, self), *args, **kwargs)
         return operator_of(f"aten::{name}").overload(self, src.to(self.device), *args, **kwargs)
@@ -38,14 +38,14 @@ def of_one(name: str) -> Callable[..., Any]:
     return kernel
 
 
-def of_lists(name: str) -> Callable[..., Any]:
+def of_lists(name: str) -> Callable[..., object]:
     """Return the kernel of an operator with (self, src, …), both lists: pairs may be on other devices than other
     pairs.
     """
     record = recorder(f"aten::{name}")
     writes = name.endswith("_")
 
-    def kernel(self: list[Tensor], src: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+    def kernel(self: list[Tensor], src: list[Tensor], *args: Any, **kwargs: Any) -> object:
         if len({each.device for each in (*self, *src)}) == 1 or len(self) != len(src):
             return record(self, src, *args, **kwargs)
         pairs = zip(self, src, strict=True)
@@ -58,7 +58,7 @@ def of_lists(name: str) -> Callable[..., Any]:
     return kernel
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     **{name: of_one(name) for name in _ONE},
     **{name: of_lists(name) for name in _LISTS},
 }

@@ -39,7 +39,9 @@ class _Kernels:
 _CPU = _Kernels(torch.device("cpu"), to_cpu, lambda tensor, device: tensor.to(device.torch_device), upload_into)
 
 
-def run(operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+def run(
+    operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
     """Run the call on copies of its tensors, and copy results and writes back."""
     name = schema_of(operator.overload).name
     start = time.perf_counter()
@@ -52,7 +54,9 @@ def run(operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, objec
     return result
 
 
-def _run(name: str, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+def _run(
+    name: str, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
     device = _target(args, kwargs)
     kernels = _beside(device, args, kwargs)
     if kernels is not None:
@@ -88,7 +92,7 @@ def _beside(device: Device, args: tuple[object, ...], kwargs: Mapping[str, objec
 
 def _run_by(
     kernels: _Kernels, device: Device, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> Any:
+) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
     copies: dict[int, torch.Tensor] = {}
     originals: dict[int, torch.Tensor] = {}
     written = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]
@@ -109,7 +113,7 @@ def _run_by(
             return kernels.device
         return leaf
 
-    def bring(leaf: object) -> Any:
+    def bring(leaf: object) -> object:
         if not isinstance(leaf, torch.Tensor) or leaf.device.type == "xla":
             return leaf
         original = originals.get(id(leaf))

@@ -21,7 +21,7 @@ def register_extensions() -> torch.library.Library:
     return private.register_fallback("PrivateUse1", run)
 
 
-def run(overload: Any, *args: Any, **kwargs: Any) -> Any:
+def run(overload: Any, *args: Any, **kwargs: Any) -> object:
     """Run an operator on copies of its tensors on the CPU, and bring its results and what it wrote to the device."""
     return cpu_fallback.run(_operator(overload.name()), args, kwargs)
 

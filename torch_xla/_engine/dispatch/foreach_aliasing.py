@@ -92,7 +92,7 @@ def _places(tensor: Tensor) -> np.ndarray:
     return places.ravel()
 
 
-def one_by_one(operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> Any:
+def one_by_one(operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> object:
     """Call the operator for one element after the other."""
     for index in range(len(args[0])):
         given = [[each[index]] if isinstance(each, (list, tuple)) else each for each in args]

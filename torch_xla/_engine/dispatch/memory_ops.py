@@ -362,7 +362,7 @@ def set_nothing(self: Tensor) -> Tensor:
     return set_tensor(self, torch.empty(0, dtype=self.dtype, device=self.device))
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "empty.memory_format": empty,
     "empty_strided": empty_strided,
     "new_empty_strided": new_empty_strided,

@@ -69,10 +69,10 @@ def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
     return result.as_strided(result.shape, stride_of_indexed(self, indices, tuple(result.shape)))
 
 
-def _index_add(op: Any) -> Callable[..., Any]:
+def _index_add(op: Any) -> Callable[..., object]:
     """Accept a float factor of integers, which the CPU cuts off and PyTorch's own kernel refuses."""
 
-    def kernel(self: Tensor, *args: Any, alpha: Any = 1, **kwargs: Any) -> Tensor:
+    def kernel(self: Tensor, *args: Any, alpha: object = 1, **kwargs: Any) -> Tensor:
         is_whole = isinstance(alpha, float) and not (self.is_floating_point() or self.is_complex())
         return op(self, *args, alpha=1 if is_whole else alpha, **kwargs)  # type: ignore[no-any-return]
 
@@ -92,7 +92,7 @@ def linear_backward(
 def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
     """Refuse a result with a negative slope, as the CPU does: it does not determine its input."""
 
-    def kernel(*args: Any) -> Any:
+    def kernel(*args: Any) -> object:
         if slope_of(*args) < 0:
             name = op.name().removeprefix("aten::").removesuffix("_backward")
             raise RuntimeError(
@@ -105,7 +105,7 @@ def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
     return kernel
 
 
-def _normalization(op: Any) -> Callable[..., Any]:
+def _normalization(op: Any) -> Callable[..., object]:
     """Give statistics of narrow floats the dtype float32 if a parameter has it, else the input's dtype.
 
     The normalized batch is in one of PyTorch's memory formats, whatever the strides of the input.
@@ -122,10 +122,10 @@ def _normalization(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _power(op: Any) -> Callable[..., Any]:
+def _power(op: Any) -> Callable[..., object]:
     """Return truth values for a power of truth values: PyTorch's meta kernel makes whole numbers of it."""
 
-    def kernel(self: Any, exponent: Any) -> Any:
+    def kernel(self: Any, exponent: object) -> torch.Tensor | list[torch.Tensor]:
         bases = self if isinstance(self, list) else [self]
         exponents = exponent if isinstance(exponent, list) else [exponent] * len(bases)
         pairs = zip(bases, exponents, strict=False)
@@ -136,7 +136,7 @@ def _power(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _element_by_element(op: Any) -> Callable[..., Any]:
+def _element_by_element(op: Any) -> Callable[..., object]:
     """Give the result of a function of two numbers the strides of other elementwise results, for every dtype."""
 
     def kernel(self: Any, other: Any, **options: Any) -> Tensor:
@@ -155,7 +155,7 @@ def nansum(self: Tensor, dim: list[int] | None = None, *args: object, **options:
     return result
 
 
-def _of_any_number_of_images(op: Any) -> Callable[..., Any]:
+def _of_any_number_of_images(op: Any) -> Callable[..., object]:
     """Check sizes where PyTorch takes a number of elements for a truth value, and fails if there are no images."""
 
     def kernel(self: Tensor, *args: Any) -> Tensor:
@@ -222,16 +222,16 @@ def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
     return aten.where.self(condition, self, other)  # type: ignore[no-any-return]
 
 
-def _of_bytes(op: Any) -> Callable[..., Any]:
+def _of_bytes(op: Any) -> Callable[..., object]:
     """Accept bytes for the numbers of classes, too, as the CPU does."""
 
-    def kernel(*args: Any) -> Any:
+    def kernel(*args: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
         return op(*[a.long() if isinstance(a, Tensor) and a.dtype is torch.uint8 else a for a in args])
 
     return kernel
 
 
-def _contiguous(op: Any) -> Callable[..., Any]:
+def _contiguous(op: Any) -> Callable[..., object]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
 
@@ -294,7 +294,7 @@ _SLOPES: dict[Any, Callable[..., float]] = {
     ),
 }
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_grouped_mm": grouped_mm,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .. import dtypes
@@ -22,7 +23,7 @@ from ..tensor.op_user_lines import is_of_an_optimizer
 from ..tensor.storage import value_of
 from .recording_kernel import Kernel, recorder, runs_at_once
 
-_NUMBERS: dict[str, Callable[..., Any]] = {
+_NUMBERS: dict[str, Callable[..., object]] = {
     "zeros": lambda *_: 0,
     "zeros_like": lambda *_: 0,
     "ones": lambda *_: 1,
@@ -33,7 +34,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 def _filling(name: str) -> Kernel:
     record, number = recorder(f"aten::{name}"), _NUMBERS[name]
 
-    def kernel(*args: object, **kwargs: object) -> Any:
+    def kernel(*args: object, **kwargs: object) -> torch.Tensor:
         made = record(*args, **kwargs)
         if is_of_an_optimizer(sys._getframe(1)):
             _fill(made, number(*args))

@@ -48,12 +48,12 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
         pass
 
 
-def refusing_dtypes(name: str, kernel: Callable[..., object]) -> Callable[..., Any]:
+def refusing_dtypes(name: str, kernel: Callable[..., object]) -> Callable[..., object]:
     """Return `kernel`, a hand-written `out=` form, with a check that the CPU accepts the dtypes of `out=`."""
     operator: Operator | None = None
     taken: set[tuple[torch.dtype, ...]] = set()
 
-    def kernel_of_some(*args: object, **kwargs: object) -> Any:
+    def kernel_of_some(*args: object, **kwargs: object) -> object:
         nonlocal operator
         found = tuple(leaf.dtype for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         if found not in taken:

@@ -34,7 +34,7 @@ def join_job() -> bool:
     return True
 
 
-def _store(host: str, port: int, is_first: bool, address: str) -> Any:
+def _store(host: str, port: int, is_first: bool, address: str) -> TCPStore:
     seconds = datetime.timedelta(seconds=config.distributed_start_seconds())
     if not is_first:
         return TCPStore(host, port, is_master=False, timeout=seconds)

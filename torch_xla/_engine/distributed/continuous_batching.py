@@ -38,7 +38,7 @@ def note_device(module: ModuleType) -> None:
         return
 
     @functools.wraps(resolve)
-    def resolved(config: Any, cb_config: Any, workload_hints: Any, *more: Any, **named: Any) -> Any:
+    def resolved(config: Any, cb_config: Any, workload_hints: Any, *more: Any, **named: Any) -> object:
         found = resolve(config, cb_config, workload_hints, *more, **named)
         device = named.get("device", more[1] if len(more) > 1 else None)
         if device is not None and device.type == "xla":
@@ -57,7 +57,7 @@ def size_cache(module: ModuleType) -> None:
     available, infer = handler.get_available_memory, handler.infer_max_batch_tokens_and_num_sectors
 
     @functools.wraps(available)
-    def get_available_memory(self: Any) -> Any:
+    def get_available_memory(self: Any) -> int:
         device = getattr(self.cb_config, "xla_device", None)
         if device is None:
             return available(self)
@@ -68,7 +68,7 @@ def size_cache(module: ModuleType) -> None:
         return int(xla.mem_get_info(device)[0] * share)
 
     @functools.wraps(infer)
-    def infer_sizes(self: Any) -> Any:
+    def infer_sizes(self: Any) -> object:
         tokens, sectors = infer(self)
         needed = getattr(self.cb_config, "xla_blocks", None)
         if needed and self.cb_config.num_blocks is None:
@@ -103,7 +103,7 @@ def prepare_on_host(module: ModuleType) -> None:
             self.attention_mask = mask
 
     @functools.wraps(arguments)
-    def get_model_kwargs(self: Any, *args: Any, **named: Any) -> Any:
+    def get_model_kwargs(self: Any, *args: Any, **named: object) -> object:
         found = arguments(self, *args, **named)
         device = getattr(self, "xla_device", None)
         return found if device is None else pytree.tree_map_only(torch.Tensor, lambda each: each.to(device), found)
@@ -122,19 +122,19 @@ def pad_batches(module: ModuleType) -> None:
         return hasattr(self.inputs_and_outputs, "xla_device")
 
     @functools.wraps(init)
-    def begin(self: Any, *args: Any, **named: Any) -> None:
+    def begin(self: Any, *args: Any, **named: object) -> None:
         init(self, *args, **named)
         self.pad_inputs = self.pad_inputs or is_on_xla(self)
 
     @functools.wraps(pad)
-    def maybe_pad_inputs(self: Any, num_q_tokens: int, max_kv_read: int, use_decode_fast_path: bool) -> Any:
+    def maybe_pad_inputs(self: Any, num_q_tokens: int, max_kv_read: int, use_decode_fast_path: bool) -> tuple[int, int]:
         if not is_on_xla(self):
             return pad(self, num_q_tokens, max_kv_read, use_decode_fast_path)
         read = _padded(max_kv_read, _LEAST_READ, self.cache.max_tokens_read)
         return _padded(num_q_tokens, _LEAST_TOKENS, self.cache.max_batch_tokens), read
 
     @functools.wraps(warm_up)
-    def warmup(self: Any, model: Any) -> Any:
+    def warmup(self: Any, model: object) -> object:
         # Of the largest batch, which may never come.
         return None if is_on_xla(self) else warm_up(self, model)
 

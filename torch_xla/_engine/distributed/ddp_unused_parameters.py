@@ -177,7 +177,7 @@ def install() -> None:
     """Give `DistributedDataParallel` this reducer for modules on `xla`."""
     usual = torch_distributed.Reducer
 
-    def make(params: Sequence[torch.Tensor], *arguments: Any, **options: Any) -> Any:
+    def make(params: Sequence[torch.Tensor], *arguments: Any, **options: Any) -> object:
         on_xla = bool(params) and all(parameter.device.type == "xla" for parameter in params)
         return (UsedParameters if on_xla else usual)(params, *arguments, **options)
 

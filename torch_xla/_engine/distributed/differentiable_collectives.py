@@ -25,7 +25,7 @@ class Reduced(torch.autograd.Function):
         return scaled(result, scale)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         """Return the gradient of the value."""
         if ctx.reduction not in ("sum", "min", "max"):
             raise NotImplementedError(f"all_reduce({ctx.reduction!r}): gradients flow through sum, min and max only")
@@ -50,7 +50,7 @@ class Gathered(torch.autograd.Function):
         return all_gather([value], dim, groups)[0]
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         """Return the gradient of the value."""
         return grads[0].narrow(ctx.dim, ctx.place * ctx.size, ctx.size), None, None, None
 
@@ -65,7 +65,7 @@ class Permuted(torch.autograd.Function):
         return permute(value, pairs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Return the gradient of the value."""
         return permute(grads[0], ctx.pairs), None
 
@@ -80,7 +80,7 @@ class Exchanged(torch.autograd.Function):
         return all_to_all(value, split, concat, groups)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         """Return the gradient of the value."""
         return all_to_all(grads[0], ctx.concat, ctx.split, ctx.groups), None, None, None
 
@@ -95,6 +95,6 @@ class Scattered(torch.autograd.Function):
         return reduce_scatter_values([value], "sum", dim, groups)[0]
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Return the gradient of the value."""
         return all_gather([grads[0]], ctx.dim, ctx.groups)[0], None, None

@@ -28,7 +28,7 @@ def _compile_generation(module: ModuleType) -> None:
 
     # The list of devices is inside the function; a flag of the configuration goes around it.
     @functools.wraps(asked)
-    def criteria(model: Any, model_kwargs: object, generation_config: Any) -> Any:
+    def criteria(model: Any, model_kwargs: object, generation_config: Any) -> object:
         config = generation_config.compile_config
         if config is not None and model.device.type == "xla":
             generation_config.compile_config = config = copy.copy(config)

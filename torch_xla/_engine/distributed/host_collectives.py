@@ -121,7 +121,7 @@ def or_here(method: Method) -> Method:
     """Return a collective of a group whose `host` carries it where its tensors are in the host's memory."""
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> object:
         given = [*args, *kwargs.values()]
         if self.host.carries(given):
             with accounts.Spent(accounts.COMMUNICATION):
@@ -131,7 +131,7 @@ def or_here(method: Method) -> Method:
     return call  # type: ignore[return-value]
 
 
-def _exchange(collective: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _exchange(collective: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
     """Call a method of Gloo's group, by copies of tensors that do not fill their memory in order.
 
     Gloo exchanges as many elements of the memory as a tensor has, from its first one on, whatever its strides.
@@ -146,7 +146,7 @@ def _exchange(collective: Callable[..., Any], name: str, args: Sequence[Any], kw
     return torch_distributed.HostWork(work, ended)
 
 
-def _contiguous(argument: Any) -> Any:
+def _contiguous(argument: Any) -> object:
     if isinstance(argument, torch.Tensor):
         return argument.contiguous()
     return [_contiguous(each) for each in argument] if isinstance(argument, (list, tuple)) else argument

@@ -70,7 +70,7 @@ class Later(torch_distributed.Work):  # type: ignore[misc]
         self.wait()
         return list(self._message.tensors)
 
-    def get_future(self) -> Any:
+    def get_future(self) -> object:
         """Return a future that has its result."""
         return torch_distributed.done(self.result()).get_future()
 

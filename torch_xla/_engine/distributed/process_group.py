@@ -75,7 +75,7 @@ class XlaGroup(ProcessGroup):
             torch.device(each) for each in ("cpu", "xla") if each in ("xla", *torch_distributed.devices_asked_for(self))
         ]
 
-    def _get_backend(self, device: torch.device) -> Any:
+    def _get_backend(self, device: torch.device) -> object:
         return self.host.connection() if device.type == "cpu" and device in self._device_types else self
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
@@ -92,7 +92,7 @@ class XlaGroup(ProcessGroup):
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
 
     @or_here
-    def reduce(self, tensors: Tensors, opts: Any) -> Any:
+    def reduce(self, tensors: Tensors, opts: Any) -> object:
         """Overwrite the tensors of the root with their reduction over the group."""
         if self._is_single():
             return self._reduce_in_place(tensors, opts.reduceOp)
@@ -111,7 +111,7 @@ class XlaGroup(ProcessGroup):
         return done(list(tensors))
 
     @or_here
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> Any:
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> object:
         """Fill each list with the tensors of all processes."""
         even = []
         for targets, given in zip(outputs, inputs, strict=True):
@@ -128,17 +128,17 @@ class XlaGroup(ProcessGroup):
             own = given if root == self.rank() else target
             write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
 
-    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: object = None) -> Any:
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: object = None) -> object:
         """Fill `output_lists[rank][index]` with input `index` of each process."""
         for index, rows in enumerate(self._rows_of_each(inputs)):
             write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
 
     @or_here
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: object = None) -> Any:
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: object = None) -> object:
         return self.allgather_into_tensor_coalesced([output], [input])
 
-    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> object:
         """Fill each output with the concatenated inputs of all processes."""
         flat = [given.reshape(1, -1) for given in inputs]
         gathered = flat if self._is_single() else _all_gather(flat, 0, self._groups)
@@ -148,7 +148,7 @@ class XlaGroup(ProcessGroup):
     all_gather_single = _allgather_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object = None) -> Any:
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object = None) -> object:
         """Fill each output with the reduction of all processes' inputs for this process."""
         op = getattr(opts, "reduceOp", "SUM")
         even = []
@@ -160,15 +160,15 @@ class XlaGroup(ProcessGroup):
         self._scatter_reduced([target for target, _ in even], [given for _, given in even], op)
         return done(list(outputs))
 
-    def reduce_scatter_coalesced(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object = None) -> Any:
+    def reduce_scatter_coalesced(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object = None) -> object:
         """Do as `reduce_scatter`; where all processes bring equal sizes, in one collective."""
         return self.reduce_scatter(outputs, inputs, opts)
 
     @or_here
-    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: object = None) -> Any:
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: object = None) -> object:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
-    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> object:
         """Fill each output with its part of the reduction of an input."""
         self._scatter_reduced(outputs, inputs, getattr(opts, "reduceOp", "SUM"))
         return done(list(outputs))
@@ -184,7 +184,7 @@ class XlaGroup(ProcessGroup):
         output_sizes: list[int],
         input_sizes: list[int],
         opts: object = None,
-    ) -> Any:
+    ) -> object:
         """Send parts of the first dimension of `input` to all processes, and fill `output` with theirs."""
         size = self.size()
         even = not input_sizes and not output_sizes
@@ -201,7 +201,7 @@ class XlaGroup(ProcessGroup):
 
     all_to_all_single = alltoall_base
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> Any:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> object:
         """Send input i to process i, and fill output i with the tensor from process i."""
         if self._is_single():
             write(outputs, inputs)
@@ -223,7 +223,7 @@ class XlaGroup(ProcessGroup):
                     write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
 
     @or_here
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> object:
         """Fill the list of the root with the tensors of all processes."""
         for index, given in enumerate(inputs):
             rows = self._rows(given)
@@ -234,7 +234,7 @@ class XlaGroup(ProcessGroup):
         return done([list(targets) for targets in outputs])
 
     @or_here
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> object:
         """Fill the output of process i with tensor i of the root."""
         for index, target in enumerate(outputs):
             own = (
@@ -249,17 +249,17 @@ class XlaGroup(ProcessGroup):
         return done(list(outputs))
 
     @or_here
-    def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
+    def send(self, tensors: Tensors, to: int, tag: int = 0) -> object:
         """Send tensors to one process of the group."""
         return exchange_message(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
 
     @or_here
-    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> object:
         """Overwrite tensors with those of one process of the group."""
         return exchange_message(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
 
     @or_here
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> object:
         """Raise: a program has to name both ends."""
         raise NotImplementedError("recv(src=None): on xla the sender must be named, as both run one program")
 
@@ -268,10 +268,10 @@ class XlaGroup(ProcessGroup):
         # combined.
         pass
 
-    def _end_coalescing(self, device: torch.device) -> Any:
+    def _end_coalescing(self, device: torch.device) -> object:
         return done([])
 
-    def barrier(self, opts: object = None) -> Any:
+    def barrier(self, opts: object = None) -> object:
         """Wait until all processes of the group have run their earlier recorded operations."""
         if not self._is_single():
             token = torch.ones(1, device="xla")
@@ -286,7 +286,7 @@ class XlaGroup(ProcessGroup):
     def _is_single(self) -> bool:
         return self.size() == 1
 
-    def _reduce_in_place(self, tensors: Tensors, op: object) -> Any:
+    def _reduce_in_place(self, tensors: Tensors, op: object) -> object:
         for target, reduced in zip(tensors, self._reduced(tensors, op), strict=True):
             if reduced is not target:
                 write([target], [reduced])

@@ -120,7 +120,9 @@ def start_probe() -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def end_of_probe(process: "subprocess.Popen[str]", seconds: float) -> tuple[dict[str, dict[str, Any]], int | None, str]:
+def end_of_probe(
+    process: "subprocess.Popen[str]", seconds: float
+) -> tuple[dict[str, dict[str, object]], int | None, str]:
     """Return the probe's stages, its exit status (`None`: it took longer than `seconds`) and its error output."""
     try:
         output, errors = process.communicate(timeout=seconds)

@@ -40,7 +40,7 @@ def torch() -> dict[str, Any]:
     }
 
 
-def jax() -> dict[str, Any]:
+def jax() -> dict[str, object]:
     """Return JAX and its compiled part."""
     module: Any = importlib.import_module("jax")
     jaxlib: Any = importlib.import_module("jaxlib")

@@ -1,7 +1,7 @@
 """Call exported functions with tensors: record each as one operation, compiled with what surrounds it."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -65,7 +65,7 @@ class Model:
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self.bundle = bundle
         self._callers: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {}
-        self._uploaded: dict[Any, tuple[Any, torch.Tensor]] = {}
+        self._uploaded: dict[Hashable, tuple[object, torch.Tensor]] = {}
 
     def function(self, name: str | None) -> StableHLOFunc:
         """Return the function `name`, or the only one. Raises `KeyError`."""
@@ -111,7 +111,7 @@ class Model:
             known = self._uploaded[key] = source, tensor
         return known[1]
 
-    def _nested(self, function: StableHLOFunc, results: Sequence[torch.Tensor]) -> Any:
+    def _nested(self, function: StableHLOFunc, results: Sequence[torch.Tensor]) -> object:
         meta = function.meta
         left = iter(results)
         count = len(results) + len(meta.constant_outputs)

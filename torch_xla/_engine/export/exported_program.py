@@ -50,7 +50,7 @@ class _Inputs:
 
     nodes: list[Node] = field(default_factory=list)
     locations: list[InputLocation] = field(default_factory=list)
-    baked: dict[Node, Any] = field(default_factory=dict)
+    baked: dict[Node, object] = field(default_factory=dict)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     constants: list[np.ndarray] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ def leave_out_checks(module: GraphModule) -> None:
             module.graph.erase_node(node)
 
 
-def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
+def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> torch.Tensor:
     """Return a view as it was traced; a copy where another decomposition in front of it left its memory in another
     order.
     """
@@ -157,15 +157,15 @@ def read_by_strides(module: GraphModule) -> None:
                 node.target = _reader_by_places(base.memory_order())
 
 
-def _reader(base: Geometry, view: Geometry) -> Callable[..., Any]:
-    def read(array: Any, *_: object) -> Any:
+def _reader(base: Geometry, view: Geometry) -> Callable[..., object]:
+    def read(array: Any, *_: object) -> jax.Array:
         return read_view(array, base, view)
 
     return read
 
 
-def _reader_by_places(order: tuple[int, ...]) -> Callable[..., Any]:
-    def read(array: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
+def _reader_by_places(order: tuple[int, ...]) -> Callable[..., object]:
+    def read(array: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> jax.Array:
         return read_places(array, order, size, stride, 0 if storage_offset is None else storage_offset)
 
     return read
@@ -286,10 +286,10 @@ def _constraints(program: ExportedProgram, symbols: Sequence[str]) -> list[str]:
     return found
 
 
-def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws: int) -> Callable[..., Any]:
+def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws: int) -> Callable[..., object]:
     order = [node for node in module.graph.nodes if node.op == "placeholder"]
 
-    def function(*arrays: Any) -> list[Any]:
+    def function(*arrays: Any) -> list[object]:
         values = {**inputs.baked, **dict(zip(inputs.nodes, arrays, strict=False))}
         keys = jax.random.split(jax.random.wrap_key_data(arrays[-1], impl="rbg"), draws) if draws else ()
         results = interpreter.interpret(module, [values[node] for node in order], keys)
@@ -346,8 +346,8 @@ def _foreign_name(op: object) -> str:
     return str(op).removesuffix(".default")
 
 
-def _foreign(name: str, promised: object) -> Callable[..., Any]:
-    def call(*args: object, **kwargs: object) -> Any:
+def _foreign(name: str, promised: object) -> Callable[..., object]:
+    def call(*args: object, **kwargs: object) -> jax.Array:
         arrays = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, jax.Array)]
         described = pytree.tree_map(lambda x: jax.ShapeDtypeStruct(tuple(x.shape), dtypes.to_jax(x.dtype)), promised)
         return jax.ffi.ffi_call(name, described)(*arrays)

@@ -1,6 +1,7 @@
 """Serialised HLO modules (`HloModuleProto`): give them another name, and show them as JSON."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ..planning.protobuf_reader import Message, number_of, parsed, text_of
@@ -38,7 +39,7 @@ def json_of(proto: bytes) -> str:
     return json.dumps(_without_defaults(shown), indent=1)
 
 
-def _computation(message: Message) -> dict[str, Any]:
+def _computation(message: Message) -> dict[str, Sequence[object]]:
     return {
         "name": text_of(message, 1),
         "id": str(number_of(message, 5)),
@@ -47,7 +48,7 @@ def _computation(message: Message) -> dict[str, Any]:
     }
 
 
-def _instruction(message: Message) -> dict[str, Any]:
+def _instruction(message: Message) -> dict[str, object]:
     metadata = parsed(message[7][0]) if 7 in message else {}
     return {
         "name": text_of(message, 1),
@@ -87,7 +88,7 @@ def _numbers(value: int | bytes) -> list[int]:
     return found
 
 
-def _without_defaults(value: object) -> Any:
+def _without_defaults(value: object) -> object:
     if isinstance(value, dict):
         # The texts of a map are data, and no defaults.
         shown = {name: part if name == "map" else _without_defaults(part) for name, part in value.items()}

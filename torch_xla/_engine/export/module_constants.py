@@ -30,7 +30,7 @@ def settle(module: Any) -> None:
     """
     found: list[Any] = []
 
-    def note(op: Any) -> Any:
+    def note(op: ir.Operation) -> object:
         if op.name in ("arith.constant", "stablehlo.constant"):
             found.append(op)
         return ir.WalkResult.ADVANCE
@@ -46,7 +46,7 @@ def settle(module: Any) -> None:
             _as_stablehlo(op, value)
     strangers: list[str] = []
 
-    def look(op: Any) -> Any:
+    def look(op: ir.Operation) -> object:
         if op.name.partition(".")[0] not in _DIALECTS:
             strangers.append(f"{op.name!r}{line_of(op)}")
         return ir.WalkResult.ADVANCE
@@ -82,7 +82,7 @@ def _weights(module: Any, constants: list[Any]) -> dict[str, bytes]:
     return {quoted or plain: bytes.fromhex(digits[8:]) for quoted, plain, digits in entries}
 
 
-def _dense(op: Any, name: str, data: bytes | None) -> Any:
+def _dense(op: Any, name: str, data: bytes | None) -> object:
     kind = ir.RankedTensorType(op.results[0].type)
     element = str(kind.element_type)
     if element not in DTYPES:

@@ -113,7 +113,7 @@ _TYPES = {each.__name__: each for each in (VariableSignature, InputLocation, Sta
 class StableHLOJSONSerializer(json.JSONEncoder):
     """Writes the descriptions above as JSON."""
 
-    def default(self, o: object) -> Any:
+    def default(self, o: object) -> object:
         """Return a description as an object that says which one it is."""
         if is_dataclass(o):
             return {"_type": type(o).__name__, **{each.name: getattr(o, each.name) for each in fields(o)}}
@@ -122,7 +122,7 @@ class StableHLOJSONSerializer(json.JSONEncoder):
         return super().default(o)
 
 
-def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
+def stablehlo_obj_hook(dct: dict[str, Any]) -> object:
     """Decode objects of `StableHLOJSONSerializer`, in `json.loads(text, object_hook=stablehlo_obj_hook)`."""
     kind = dct.pop("_type", None)
     if kind == "VariableType":
@@ -172,7 +172,7 @@ def load(directory: str | os.PathLike[str]) -> StableHLOModelBundle:
     functions = [_load_function(path) for path in sorted((root / "functions").glob("*.meta"))]
     if not functions:
         raise FileNotFoundError(f"{root} holds no exported model: there is no {root / 'functions'}/*.meta")
-    dtype_of: dict[tuple[Any, Any], str] = {}
+    dtype_of: dict[tuple[object, object], str] = {}
     for function in functions:
         for place, signature in zip(function.meta.input_locations, function.meta.input_signature, strict=True):
             dtype_of[place.type_, place.name or place.position] = signature.dtype
@@ -198,7 +198,7 @@ def _load_function(path: Path) -> StableHLOFunc:
     return StableHLOFunc(meta, bytecode, text.read_text() if text.exists() else text_of(bytecode, False), exported)
 
 
-def arguments_of(meta: StableHLOFunctionMeta, args: Sequence[object], kwargs: dict[str, Any]) -> list[Any]:
+def arguments_of(meta: StableHLOFunctionMeta, args: Sequence[object], kwargs: dict[str, Any]) -> list[object]:
     """Return the leaves of a call's arguments, in the structure with which the model was exported."""
     if meta.input_pytree_spec is None:
         return list(pytree.tree_leaves((tuple(args), kwargs)))

@@ -59,9 +59,9 @@ class SymbolicGradient:
 
     module: Any
     nodes: tuple[torch.fx.Node, ...]  # what it takes that changes, in the order of `TracedForSizes.inputs`
-    baked: dict[torch.fx.Node, Any]
+    baked: dict[torch.fx.Node, object]
 
-    def of(self, wanted: Sequence[int], given: Sequence[int]) -> Callable[..., list[Any]]:
+    def of(self, wanted: Sequence[int], given: Sequence[int]) -> Callable[..., list[object]]:
         """Return a function of all inputs and the `given` outputs' gradients that computes the `wanted` gradients."""
         count, order = len(self.nodes), [node for node in self.module.graph.nodes if node.op == "placeholder"]
         results = self.module.graph.output_node().args[0]
@@ -109,7 +109,7 @@ class TracedForSizes:
             self.jaxprs[None] = _jaxpr(self.run, self.inputs)
         return self.jaxprs[None]
 
-    def backward(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> Any:
+    def backward(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> object:
         """Return the jaxpr that computes gradients of the `wanted` inputs; trace it at the first call.
 
         Its arguments are all inputs, then the gradients of the outputs `given`.
@@ -143,13 +143,13 @@ def _attention(
     query: Any,
     key: Any,
     value: Any,
-    bias: Any = None,
+    bias: jax.Array | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> jax.Array:
     """Compute attention of symbolic sizes: the operator's own rule chooses blocks by the number of rows."""
     if dropout_p:
         raise NotImplementedError(_DRAWS)
@@ -179,7 +179,7 @@ def _attention_to_differentiate(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     **options: object,
-) -> Any:
+) -> object:
     """Compute the same in PyTorch's smaller operators, which have gradients of their own."""
     return aten._scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal, None, **options)[0]
 
@@ -229,7 +229,7 @@ def trace(
     pull = SymbolicGradient(plain, tuple(same[node] for node in nodes), {same[node]: baked[node] for node in baked})
     described, _ = exported.described_by(lowered, nodes)
 
-    def run(*arrays: object) -> list[Any]:
+    def run(*arrays: object) -> list[object]:
         values = {**baked, **dict(zip(nodes, arrays, strict=True))}
         return list(interpreter.interpret(graph, [values[node] for node in order], ()))
 
@@ -342,7 +342,7 @@ class Bucketed(torch.autograd.Function):
         return tuple(shown)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of the weights and inputs, for those of the results."""
         bucket, count = ctx.bucket, len(ctx.bucket.traced.inputs)
         tensors, operands = ctx.saved_tensors[:count], ctx.saved_tensors[count:]

@@ -120,12 +120,12 @@ def _extract(
     return GraphModule(module, graph), ordered
 
 
-def _item(results: Any, index: int) -> Any:
+def _item(results: Any, index: int) -> object:
     return results[index]
 
 
-def _caller(composite: _Composite, inner: GraphModule) -> Callable[..., Any]:
-    def call(*arrays: Any) -> Any:
+def _caller(composite: _Composite, inner: GraphModule) -> Callable[..., object]:
+    def call(*arrays: Any) -> object:
         if any(not isinstance(n, int) for array in arrays for n in array.shape):
             raise NotImplementedError(
                 f"composite {composite.name!r} takes a tensor with a dynamic dimension, for which JAX writes no "

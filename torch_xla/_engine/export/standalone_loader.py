@@ -39,7 +39,7 @@ def exported(
 ) -> jax.export.Exported:
     """Return a portable artifact of StableHLO as what `jax.export` calls."""
 
-    def stand_in(*_: object) -> tuple[Any, ...]:
+    def stand_in(*_: object) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(each.shape, each.dtype) for each in outputs)
 
     # Everything but the module itself is as if JAX had exported a function of these inputs and outputs.
@@ -68,13 +68,13 @@ def read(path: Path, dtype: str) -> np.ndarray:
     return array.view(jnp.dtype(dtype)) if array.dtype.kind == "V" else array
 
 
-def load(directory: str | Path) -> dict[str, Callable[..., Any]]:
+def load(directory: str | Path) -> dict[str, Callable[..., object]]:
     """Return the functions of the model saved in `directory`, by name."""
     root = Path(directory)
     return {path.stem: _loaded(root, path) for path in sorted((root / "functions").glob("*.meta"))}
 
 
-def _loaded(root: Path, path: Path) -> Callable[..., Any]:
+def _loaded(root: Path, path: Path) -> Callable[..., object]:
     meta = json.loads(path.read_text())
     call = function_of(meta, path.with_suffix(".bytecode").read_bytes()).call
     fixed: dict[int, np.ndarray] = {}
@@ -85,7 +85,7 @@ def _loaded(root: Path, path: Path) -> Callable[..., Any]:
         elif kind == "CONSTANT":
             fixed[place] = read(root / "constants" / f"{location['position']}.npy", signature["dtype"])
 
-    def function(*arrays: object) -> Any:
+    def function(*arrays: object) -> object:
         filled = []
         for place, location in enumerate(meta["input_locations"]):
             filled.append(fixed[place] if place in fixed else arrays[location["position"]])

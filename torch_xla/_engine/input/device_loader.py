@@ -47,7 +47,7 @@ def _is_uploaded(value: object) -> bool:
     return callable(getattr(kind, "to", None)) and contains(value, _is_elsewhere)
 
 
-def _uploaded(device: Device, value: Any) -> Any:
+def _uploaded(device: Device, value: Any) -> torch.Tensor:
     return wrap(host_copies.upload(value, device)) if _is_plain(value) else value.to(device.torch_device)
 
 

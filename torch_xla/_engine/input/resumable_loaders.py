@@ -25,7 +25,7 @@ def has_state(source: object) -> bool:
 
 
 class _Answer(NamedTuple):
-    state: Any
+    state: object
     error: Exception | None = None
 
     def given(self) -> Any:
@@ -101,7 +101,7 @@ class ReadAhead:
                 return getattr(self.source, name)()  # no thread reads ahead
             return self.given[name].given()
 
-    def set(self, name: str, state: object) -> Any:
+    def set(self, name: str, state: object) -> object:
         """Let the source begin from `state`. Its own iterator goes on from there; other iterations are over."""
         set_back = self._set_back()
         if set_back is not None:
@@ -118,7 +118,7 @@ class ReadAhead:
 _places: WeakValueDictionary[int, ReadAhead] = WeakValueDictionary()
 
 
-def answer(place: ReadAhead, name: str) -> Callable[..., Any]:
+def answer(place: ReadAhead, name: str) -> Callable[..., object]:
     """Return the replacement of the method `name` of the source of `place`, which has this method."""
     if name in TAKES:
         return lambda: place.state(name)

@@ -32,7 +32,7 @@ def custom_call(
         for size, kind in zip(sizes, kinds, strict=True)
     ]
 
-    def call(*arrays: object) -> tuple[Any, ...]:
+    def call(*arrays: object) -> tuple[jax.Array, ...]:
         marked = set_xla_metadata(**attributes) if attributes else nullcontext()
         with marked:
             run = jax.ffi.ffi_call(
@@ -50,17 +50,17 @@ def custom_call(
 
 
 @uncollected
-def mosaic(kernel: Any, arguments: Sequence[Any]) -> Any:
+def mosaic(kernel: Any, arguments: Sequence[Any]) -> object:
     """Return what JAX compiles a Pallas kernel to for a TPU: a module of StableHLO. No TPU is needed."""
     lowered = jax.jit(kernel).trace(*arguments).lower(lowering_platforms=("tpu",))
     return lowered.compiler_ir("stablehlo")
 
 
-def configuration(module: Any) -> str | None:
+def configuration(module: object) -> str | None:
     """Return the configuration of the first call of a TPU's kernel in a module, which holds the kernel itself."""
     found: list[str] = []
 
-    def look(operation: Any) -> Any:
+    def look(operation: Any) -> object:
         called = operation.name == "stablehlo.custom_call" and str(operation.attributes["call_target_name"])
         if called and "tpu_custom_call" in called:
             found.append(operation.attributes["backend_config"].value)

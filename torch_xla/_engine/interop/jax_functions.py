@@ -80,7 +80,7 @@ class Gradient:
     def __call__(self, *arrays: object) -> Any:
         operands, given = arrays[: self.count], arrays[self.count :]
 
-        def of_inputs(*chosen: object) -> list[Any]:
+        def of_inputs(*chosen: object) -> list[jax.Array]:
             filled = list(operands)
             for place, array in zip(self.inputs, chosen, strict=True):
                 filled[place] = array
@@ -110,7 +110,12 @@ _ARRAY = object()
 PLACE = "\0tensor "
 
 
-def call(function: Callable[..., Any], args: Sequence[object], kwargs: dict[str, Any], name: str | None = None) -> Any:
+def call(
+    function: Callable[..., Any],
+    args: Sequence[object],
+    kwargs: dict[str, Any],
+    name: str | None = None,
+) -> Any:
     """Record `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
     leaves, tree = jax.tree.flatten((tuple(args), kwargs))
     leaves = [from_jax(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
@@ -210,7 +215,7 @@ class _Function(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return None, *_gradients(ctx.flat, ctx.saved_tensors, ctx.needs_input_grad[1:], grads, ctx.differentiable)
 
 
@@ -362,7 +367,7 @@ JAX_FUNCTION = define("jax_function(str name, Tensor[] operands) -> Tensor[]", _
 
 
 @lowers(JAX_FUNCTION)
-def jax_function(name: str, operands: Sequence[object]) -> list[Any]:
+def jax_function(name: str, operands: Sequence[object]) -> list[jax.Array]:
     """Return what the function of this name gives for arrays: how graphs call one."""
     found = _named(name).rule.lower(*operands)
     return list(found[1:] if found[0] is None else found)
@@ -386,7 +391,7 @@ def _run_of(closed: object) -> Callable[..., Any]:
     """Return what runs a traced function that makes callbacks: in order, where JAX can keep one."""
     ordered, plain = jex.core.jaxpr_as_fun(jax_callbacks.in_order(closed)), jex.core.jaxpr_as_fun(closed)
 
-    def run(*arrays: object) -> Any:
+    def run(*arrays: object) -> list[jax.Array]:
         target = replica_axis.target_in_use()
         return (ordered if target is None or len(target.devices) == 1 else plain)(*arrays)
 

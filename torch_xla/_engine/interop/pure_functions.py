@@ -36,13 +36,13 @@ class Kept:
             known.clear()
 
 
-def assume_pure(function: Callable[..., object], takes_seed: bool) -> Callable[..., Any]:
+def assume_pure(function: Callable[..., object], takes_seed: bool) -> Callable[..., object]:
     """Return `function`, traced once for each structure, size and dtype of its arguments."""
     known = _Known()
     _all.add(known)
 
     @functools.wraps(function)
-    def pure(*args: object, **kwargs: object) -> Any:
+    def pure(*args: object, **kwargs: object) -> object:
         seed = kwargs.pop("rng_seed", None) if takes_seed else None
         if is_traced():  # together with what is traced around it
             if seed is not None:
@@ -63,11 +63,11 @@ def assume_pure(function: Callable[..., object], takes_seed: bool) -> Callable[.
     return pure
 
 
-def _traced(function: Callable[..., object], leaves: Sequence[object], tree: pytree.TreeSpec) -> Callable[..., Any]:
+def _traced(function: Callable[..., object], leaves: Sequence[object], tree: pytree.TreeSpec) -> SingleTrace:
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     static = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
-    def of_tensors(*tensors: torch.Tensor) -> Any:
+    def of_tensors(*tensors: torch.Tensor) -> object:
         filled = list(static)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
@@ -77,7 +77,7 @@ def _traced(function: Callable[..., object], leaves: Sequence[object], tree: pyt
     return SingleTrace(of_tensors, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
-def _kind(leaf: object) -> Any:
+def _kind(leaf: object) -> object:
     if isinstance(leaf, torch.Tensor):
         return (
             leaf.shape,

@@ -67,7 +67,7 @@ class SingleTrace:
                 tensors[place].copy_(value)
         return pytree.tree_unflatten([_filled(leaf, tensors, found) for leaf in self._leaves], self._tree)
 
-    def _run(self, *inputs: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    def _run(self, *inputs: torch.Tensor) -> tuple[list[object], list[object]]:
         """Call the function in the trace; return the outputs of the forward graph, and the gradients."""
         trace = self._trace
         results, self._tree = pytree.tree_flatten(self._function(*inputs))
@@ -169,7 +169,7 @@ class _Once(torch.autograd.Function):
         return tuple(value.view_as(value) for value in values)
 
     @staticmethod
-    def backward(ctx: object, *_: torch.Tensor) -> Any:
+    def backward(ctx: object, *_: torch.Tensor) -> object:
         """Raise `RuntimeError`."""
         raise RuntimeError(
             "a pure function (assume_pure, PureModule) has gradients, but these have none: its backward direction was "

@@ -91,14 +91,14 @@ class JaxFunction:
         return found
 
 
-def _called(function: JaxFunction, key: object, *arrays: object) -> list[Any]:
+def _called(function: JaxFunction, key: object, *arrays: object) -> list[object]:
     return function.run(key, arrays)
 
 
 _called_by_torch: Any = jax.custom_vjp(_called, nondiff_argnums=(0,))
 
 
-def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[Any, Any]:
+def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[object, object]:
     values = [each.value for each in arrays]
     inexact = [jnp.issubdtype(value.dtype, np.inexact) for value in values]
     needed = tuple(p for p, each in enumerate(arrays) if each.perturbed and inexact[p])
@@ -115,7 +115,7 @@ def _backward(function: JaxFunction, pull: Any, given: Sequence[Any]) -> tuple[A
 _called_by_torch.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _with_elements(gradient: Any) -> Any:
+def _with_elements(gradient: Any) -> object:
     is_zero = isinstance(gradient, jax.custom_derivatives.SymbolicZero)
     return jnp.zeros(gradient.shape, gradient.dtype) if is_zero else gradient
 
@@ -152,11 +152,11 @@ class _Differentiated:
         found, count = self._once(key, arrays), len(self._outputs)
         return found[:count], found[count:]
 
-    def _saved(self, key: object, *arrays: object) -> tuple[Any, Any]:
+    def _saved(self, key: object, *arrays: object) -> tuple[object, object]:
         outputs, saved = self.forward(key, *arrays)
         return (outputs, saved), (key, list(arrays), saved)
 
-    def _pull_of(self, held: Any, given: Any) -> tuple[Any, ...]:
+    def _pull_of(self, held: Any, given: Any) -> tuple[jax.Array | None, ...]:
         key, arrays, saved = held
         return None, *self.pull(key, arrays, saved, given[0])
 
@@ -177,7 +177,7 @@ class _Differentiated:
         return [found[place] for place in self._needed]
 
     @uncollected
-    def _pull_again(self, held: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+    def _pull_again(self, held: Any, given: Sequence[Any]) -> tuple[object, ...]:
         key, arrays, by_outputs = held
         kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
         if self._second is None:
@@ -223,10 +223,10 @@ class _Graph:
         drawing = [node for node in module.graph.nodes if interpreter.is_random(module, node)]
         self._draws = len(drawing)
         self._random = sorted({str(node.target) for node in drawing if not _drops_nothing(node)})
-        self._bodies: dict[bool, Any] = {}  # by whether JAX has 64-bit numbers
+        self._bodies: dict[bool, object] = {}  # by whether JAX has 64-bit numbers
         self._missing: list[bool] = []
 
-    def __call__(self, key: object, arrays: Sequence[object]) -> list[Any]:
+    def __call__(self, key: object, arrays: Sequence[object]) -> list[object]:
         if self._random and key is None:
             raise MissingKey(", ".join(self._random))
         drawn = [] if not self._draws else [_keys(jax.random.key(0) if key is None else key, self._draws)]
@@ -240,7 +240,7 @@ class _Graph:
         return [None if is_missing else next(found) for is_missing in self._missing]
 
     @uncollected
-    def _interpreted(self, is_wide: bool, *arrays: Any) -> list[Any]:
+    def _interpreted(self, is_wide: bool, *arrays: jax.Array) -> list[jax.Array]:
         # The generator that the rules draw from has keys of four words.
         keys = jax.random.wrap_key_data(arrays[-1], impl="rbg") if self._draws else ()
         operands = [_cast(array, kind.dtype) for array, kind in zip(arrays, self._kinds, strict=False)]
@@ -265,11 +265,11 @@ def _narrowed(array: Any) -> torch.dtype:
     return _WIDE.get(dtype, dtype)
 
 
-def _cast(array: Any, dtype: torch.dtype) -> Any:
+def _cast(array: Any, dtype: torch.dtype) -> jax.Array:
     return jax.lax.convert_element_type(array, dtypes.to_jax(dtype))
 
 
-def _keys(key: Any, count: int) -> Any:
+def _keys(key: Any, count: int) -> jax.Array:
     """Return the words of one key for each draw. Each depends on `key` and its place alone, not on how many follow."""
     return jnp.stack([jax.random.bits(jax.random.fold_in(key, place), (4,), np.uint32) for place in range(count)])
 

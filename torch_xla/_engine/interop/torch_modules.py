@@ -1,7 +1,7 @@
 """A `torch.nn.Module` as a pure function of its parameters, for JAX."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,7 +50,7 @@ class ModuleFunction:
         arrays = {name: _array(tensor) for name, tensor in own.items()}
         self.parameters = {name: arrays[name] for name in trained}
         self.buffers = {name: array for name, array in arrays.items() if name not in self.parameters}
-        self._called: dict[Any, _Call] = {}
+        self._called: dict[Hashable, _Call] = {}
 
     def __repr__(self) -> str:
         kind, mode = type(self._module).__name__, "training" if self._training[""] else "evaluation"
@@ -142,7 +142,9 @@ class ModuleFunction:
             dtype = torch.int64
         return TensorKind(tuple(array.shape), dtype)
 
-    def run(self, names: Sequence[str], tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, list[Tensor]]:
+    def run(
+        self, names: Sequence[str], tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> tuple[object, list[Tensor]]:
         """Call the module with these tensors instead of its own; return its output, and its buffers afterwards."""
         state = dict(zip(names, tensors, strict=True))
         state.update({name: state[name].clone() for name in self._written})
@@ -187,7 +189,7 @@ class _Call:
         static: Sequence[object],
         tree: object,
     ) -> None:
-        self._static: list[Any] = []
+        self._static: list[object] = []
         self._spec: pytree.TreeSpec | None = None
 
         def of_tensors(*tensors: Tensor) -> list[Tensor]:
@@ -231,7 +233,7 @@ def _teach_jax(spec: pytree.TreeSpec) -> None:
 
 
 def _flattened(flatten: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def flattened(value: object) -> Any:
+    def flattened(value: object) -> object:
         children, context = flatten(value)
         return tuple(children), tuple(context) if isinstance(context, list) else context
 
@@ -279,7 +281,7 @@ def _as_array(given: object) -> jax.Array:
 
 
 @uncollected
-def _array(tensor: Tensor) -> Any:
+def _array(tensor: Tensor) -> jax.Array | jax.ShapeDtypeStruct:
     dtype = dtypes.to_jax(narrow(tensor.dtype))
     if tensor.device.type == "meta":
         return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)

@@ -27,7 +27,7 @@ def traced(function: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> Any
         return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in arrays))
 
 
-def call(body: object, arrays: Sequence[object]) -> list[Any]:
+def call(body: object, arrays: Sequence[object]) -> list[jax.Array]:
     """Return the results of a traced body."""
     return list(_call_primitive.bind(*arrays, body=body))
 
@@ -37,7 +37,7 @@ def _function(body: object) -> Callable[..., list[Any]]:
 
 
 @_call_primitive.def_impl
-def _run(*arrays: object, body: object) -> list[Any]:
+def _run(*arrays: object, body: object) -> list[jax.Array]:
     return _compiled(body)(*arrays)  # type: ignore[no-any-return]
 
 
@@ -47,7 +47,7 @@ def _compiled(body: object) -> Any:
 
 
 @_call_primitive.def_abstract_eval
-def _described(*_: object, body: Any) -> list[Any]:
+def _described(*_: object, body: Any) -> list[object]:
     return list(body.out_avals)
 
 
@@ -64,10 +64,10 @@ def _batching_rule(arrays: Sequence[object], axes: Sequence[object], *, body: ob
 def _jvp_rule(primals: Sequence[object], tangents: Sequence[object], *, body: object) -> tuple[list[Any], list[Any]]:
     given = [place for place, each in enumerate(tangents) if type(each) is not ad.Zero]
 
-    def linear(*arrays: object) -> list[Any]:
+    def linear(*arrays: object) -> list[jax.Array]:
         inputs = list(arrays[: len(primals)])
 
-        def of(*chosen: object) -> list[Any]:
+        def of(*chosen: object) -> list[jax.Array]:
             filled = list(inputs)
             for place, value in zip(given, chosen, strict=True):
                 filled[place] = value
@@ -84,13 +84,13 @@ def _jvp_rule(primals: Sequence[object], tangents: Sequence[object], *, body: ob
     ]
 
 
-def _transpose_rule(given: Sequence[object], *operands: Any, body: object) -> list[Any]:
+def _transpose_rule(given: Sequence[object], *operands: Any, body: object) -> list[object]:
     unknown = [place for place, each in enumerate(operands) if ad.is_undefined_primal(each)]
     known = [each for each in operands if not ad.is_undefined_primal(each)]
     given = [ad.instantiate_zeros(each) for each in given]
     described = [operands[place].aval for place in unknown]
 
-    def pulled(*arrays: object) -> list[Any]:
+    def pulled(*arrays: object) -> list[jax.Array]:
         rest = iter(arrays)
         filled = [None if ad.is_undefined_primal(each) else next(rest) for each in operands]
 

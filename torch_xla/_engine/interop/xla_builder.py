@@ -33,7 +33,7 @@ class Node:
 
     builder: Builder
     name: str
-    compute: Callable[..., Any] | None  # none for a parameter
+    compute: Callable[..., object] | None  # none for a parameter
     operands: tuple["Node", ...]
     described: Described
     position: int = -1

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 Form = Callable[..., Any]
@@ -33,7 +34,7 @@ _BINARY: dict[str, Form] = {
 def _broadcasting(form: Form) -> Form:
     """Repeat scalars and dimensions of size one; dtypes must agree, as XLA demands."""
 
-    def run(left: Any, right: Any) -> Any:
+    def run(left: Any, right: Any) -> jax.Array:
         if left.dtype != right.dtype:
             raise TypeError(f"both operands have one dtype; got {left.dtype} and {right.dtype}. Use Op.cast.")
         if left.ndim != right.ndim and left.ndim and right.ndim:
@@ -44,8 +45,8 @@ def _broadcasting(form: Form) -> Form:
 
 
 def gather(
-    x: Any,
-    start_indices: Any,
+    x: jax.Array,
+    start_indices: jax.Array,
     *,
     offset_dims: Sequence[int],
     collapsed_slice_dims: Sequence[int],
@@ -64,7 +65,7 @@ def gather(
 
 
 def scatter(
-    x: Any,
+    x: torch.Tensor,
     scatter_indices: object,
     updates: object,
     *,
@@ -75,7 +76,7 @@ def scatter(
     index_vector_dim: int,
     indices_are_sorted: bool | None = None,
     unique_indices: bool | None = None,
-) -> Any:
+) -> jax.Array | tuple[jax.Array, ...]:
     """Replace elements of `x` at the indices by `computation(old, update)`; skip indices that are out of range."""
     scalar = jax.ShapeDtypeStruct((), x.dtype)
     closed = jax.make_jaxpr(lambda old, new: _only(computation(old, new)))(scalar, scalar)
@@ -100,7 +101,7 @@ def _vectors(indices: Any, dim: int) -> jax.Array:
     return indices[..., None] if dim == indices.ndim else jnp.moveaxis(indices, dim, -1)
 
 
-def _only(result: object) -> Any:
+def _only(result: object) -> jax.Array | tuple[jax.Array, ...]:
     leaves = jax.tree.leaves(result)
     if len(leaves) != 1:
         raise ValueError(f"this computation gives one value; it gave {len(leaves)}")
@@ -134,19 +135,19 @@ def _padding(padding: Any) -> Any:
     return padding.upper() if isinstance(padding, str) else [tuple(each) for each in padding]
 
 
-def reduce(x: object, init: object, *, computation: Form, dimensions: Sequence[int]) -> Any:
+def reduce(x: object, init: object, *, computation: Form, dimensions: Sequence[int]) -> jax.Array:
     """Reduce `x` along `dimensions`."""
     return lax.reduce(x, init, lambda left, right: _only(computation(left, right)), tuple(dimensions))
 
 
-def reduce_all(x: Any, init: Any, *, computation: Form) -> Any:
+def reduce_all(x: jax.Array, init: Any, *, computation: Form) -> jax.Array:
     """Reduce `x` along all dimensions."""
     return reduce(x, init, computation=computation, dimensions=range(x.ndim))
 
 
 def reduce_window(
-    x: Any, init: Any, *, computation: Form, window_dimensions: Any, window_strides: Any, padding: object = "valid"
-) -> Any:
+    x: object, init: Any, *, computation: Form, window_dimensions: Any, window_strides: Any, padding: object = "valid"
+) -> tuple[jax.Array, ...]:
     """Reduce each window of `x`."""
     return lax.reduce_window(
         x, init, lambda left, right: _only(computation(left, right)), tuple(window_dimensions), tuple(window_strides),
@@ -155,7 +156,7 @@ def reduce_window(
 
 
 def select_and_scatter(
-    x: Any,
+    x: torch.Tensor,
     source: object,
     init: object,
     *,
@@ -164,7 +165,7 @@ def select_and_scatter(
     select_computation: Form,
     scatter_computation: Form,
     padding: object = "valid",
-) -> Any:
+) -> jax.Array:
     """Return the gradient of a pooling: each element of `source` is added at the element that its window selects."""
     scalar = jax.ShapeDtypeStruct((), x.dtype)
     chosen, added = (
@@ -198,7 +199,7 @@ def max_pool(
     feature_dimension: int,
     spatial_dimensions: Sequence[int],
     padding: object = "valid",
-) -> Any:
+) -> tuple[jax.Array, ...]:
     """Return the largest element of each window over the spatial dimensions."""
     window, strides, pads = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
     del batch_dimension, feature_dimension  # all that is not spatial
@@ -213,7 +214,9 @@ def max_pool(
     return lax.reduce_window(x, np.asarray(least, x.dtype), lax.max, tuple(window), tuple(strides), given)
 
 
-def sort(*arrays: Any, comparator: Form, dimension: int | None = None, is_stable: bool | None = None) -> Any:
+def sort(
+    *arrays: jax.Array, comparator: Form, dimension: int | None = None, is_stable: bool | None = None
+) -> jax.Array | tuple[jax.Array, ...]:
     """Sort the arrays together by `comparator`, which takes two elements of each array, left and right in turn."""
     axis = (arrays[0].ndim - 1) if dimension is None else dimension % arrays[0].ndim
     order = _order(arrays, axis, comparator)
@@ -221,7 +224,7 @@ def sort(*arrays: Any, comparator: Form, dimension: int | None = None, is_stable
     return found if len(found) > 1 else found[0]
 
 
-def _order(arrays: Sequence[Any], axis: int, comparator: Form) -> jax.Array:
+def _order(arrays: Sequence[jax.Array], axis: int, comparator: Form) -> jax.Array:
     elements = [jax.ShapeDtypeStruct((), each.dtype) for each in arrays for _ in "lr"]
     jaxpr = jax.make_jaxpr(lambda *pairs: _only(comparator(*pairs)))(*elements).jaxpr
     first, second = jaxpr.invars[:2]
@@ -232,10 +235,10 @@ def _order(arrays: Sequence[Any], axis: int, comparator: Form) -> jax.Array:
     return _order_by_counting(arrays, axis, comparator)
 
 
-def _order_by_counting(arrays: Sequence[Any], axis: int, comparator: Form) -> jax.Array:
+def _order_by_counting(arrays: Sequence[jax.Array], axis: int, comparator: Form) -> jax.Array:
     """Sort by any other comparator: count for each element the ones before it; equal ones keep their order."""
 
-    def along(*rows: Any) -> jax.Array:
+    def along(*rows: jax.Array) -> jax.Array:
         left = [row[:, None] for row in rows]
         right = [row[None, :] for row in rows]
         before = over(
@@ -251,7 +254,7 @@ def _order_by_counting(arrays: Sequence[Any], axis: int, comparator: Form) -> ja
     return jnp.moveaxis(order.reshape(shape), -1, axis)
 
 
-def over(computation: Form, *arrays: Any) -> Any:
+def over(computation: Form, *arrays: jax.Array) -> jax.Array:
     """Run `computation`, of scalars, at each place of the arrays."""
     arrays = tuple(jnp.broadcast_arrays(*arrays))
     found = jax.vmap(computation)(*(each.reshape(-1) for each in arrays))
@@ -259,32 +262,32 @@ def over(computation: Form, *arrays: Any) -> Any:
 
 
 def element_wise(
-    *arrays: Any, computation: Form, dimensions: Sequence[int], static_operands: Sequence[object] = ()
-) -> Any:
+    *arrays: jax.Array, computation: Form, dimensions: Sequence[int], static_operands: Sequence[object] = ()
+) -> jax.Array:
     """Run `computation`, of scalars, at each place; `dimensions` are those of the operands."""
     if list(dimensions) != list(range(arrays[0].ndim)):
         raise ValueError(f"Map goes over all dimensions, 0 to {arrays[0].ndim - 1}; got {list(dimensions)}")
     return over(lambda *scalars: _only(computation(*scalars, *static_operands)), *arrays)
 
 
-def reshape(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> Any:
+def reshape(x: jax.Array, *, sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> jax.Array:
     """Return `x` in another shape, its dimensions read in the order `dimensions`."""
     return lax.reshape(x, tuple(sizes), None if dimensions is None else tuple(dimensions))
 
 
-def broadcast_in_dim(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int]) -> jax.Array:
+def broadcast_in_dim(x: jax.Array, *, sizes: Sequence[int], dimensions: Sequence[int]) -> jax.Array:
     """Return `x` repeated to `sizes`; its dimensions become `dimensions`."""
     return lax.broadcast_in_dim(x, tuple(sizes), tuple(dimensions))
 
 
-def slice_in_dim(x: Any, *, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> jax.Array:
+def slice_in_dim(x: jax.Array, *, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> jax.Array:
     """Return a slice along one dimension."""
     return lax.slice_in_dim(x, start_index, limit_index, stride, dimno)
 
 
 def triangular_solve(
-    a: Any,
-    b: Any,
+    a: jax.Array,
+    b: jax.Array,
     *,
     left_side: bool | None = None,
     lower: bool | None = None,
@@ -300,7 +303,7 @@ def triangular_solve(
 
 def conditional(
     predicate: object, true_operand: object, false_operand: object, *, true_computation: Form, false_computation: Form
-) -> Any:
+) -> jax.Array:
     """Return one of two computations of their operands."""
     return lax.cond(predicate, lambda: true_computation(true_operand), lambda: false_computation(false_operand))
 
@@ -310,15 +313,15 @@ def while_loop(init: object, *, condition_computation: Form, body_computation: F
     return lax.while_loop(lambda state: _only(condition_computation(state)), body_computation, init)
 
 
-def _size_of(x: Any, *, dimension: int) -> Any:
+def _size_of(x: jax.Array, *, dimension: int) -> object:
     return np.int32(x.shape[dimension])
 
 
-def _scalar_like(x: Any, *, value: float) -> jax.Array:
+def _scalar_like(x: jax.Array, *, value: float) -> jax.Array:
     return jnp.full(x.shape, value, x.dtype)
 
 
-def _pad(x: Any, value: Any, *, config: Sequence[Sequence[int]]) -> jax.Array:
+def _pad(x: jax.Array, value: Any, *, config: Sequence[Sequence[int]]) -> jax.Array:
     return lax.pad(x, value, [(low, high, inner) for low, high, inner in config])
 
 

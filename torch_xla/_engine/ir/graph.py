@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
+import numpy as np
+
 from .call_plan import Plan
 from .side_effects import Effect
 from .value_spec import Spec
@@ -21,7 +24,7 @@ class Operation:
     first_output: int
     position: int  # of the plan in the tape's code: where its source line is found
 
-    def key(self, keys: Any) -> Any:
+    def key(self, keys: Any) -> jax.Array | np.generic | np.ndarray | None:
         """Return its random keys of a run: one, an array of several, or `None`."""
         count = self.plan.draws
         if not count or keys is None:
@@ -66,7 +69,7 @@ class Graph:
         return any(effect.is_collective for effect in self.effects)
 
     @cached_property
-    def code(self) -> tuple[Any, ...]:
+    def code(self) -> tuple[object, ...]:
         """The graph as a flat hashable tuple: equal graphs have equal codes."""
         code: list[Any] = [len(self.inputs), *self.inputs]
         for operation in self.operations:

@@ -4,7 +4,7 @@ This follows from a graph alone. Whether an input may be given away is another q
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -99,7 +99,7 @@ def in_order(graph: Graph, donated: Sequence[int], successor: dict[int, int]) ->
     JAX gives the memory of the first donated input of a form to the first output of that form, and so on.
     """
     specs = graph.specs
-    forms: dict[Any, list[int]] = defaultdict(list)
+    forms: dict[Hashable, list[int]] = defaultdict(list)
     for output, slot in enumerate(graph.outputs):
         forms[specs[slot].size, specs[slot].dtype].append(output)
     heirs: dict[Any, list[int | None]] = defaultdict(list)

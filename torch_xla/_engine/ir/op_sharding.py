@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -40,9 +39,9 @@ class OpSharding:
     {devices=[2,2]0,1,2,3}
     """
 
-    tile_assignment: Any
-    group_assignment: Any
-    replication_groups: Any
+    tile_assignment: object
+    group_assignment: object
+    replication_groups: object
     sharding_type: int
 
     @property

@@ -59,7 +59,7 @@ class Value:
 
 
 # Set an attribute of a value, whatever its class. Written in C.
-set_buffer: Callable[[Value, Any], None] = vars(Value)["buffer"].__set__
+set_buffer: Callable[[Value, object], None] = vars(Value)["buffer"].__set__
 set_tape: Callable[[Value, "Tape | None"], None] = vars(Value)["tape"].__set__
 set_line: Callable[[Value, Line | None], None] = vars(Value)["line"].__set__
 
@@ -190,7 +190,12 @@ class Tape:
         return [*map(Value, plan.outputs, repeat(device), repeat(self), count(slot))]
 
     def append(
-        self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
+        self,
+        plan: Plan,
+        operands: Sequence[int],
+        device: Any,
+        numbers: Sequence[Any] = (),
+        draws: Sequence[int] = (),
     ) -> list[Value]:
         """Record one call, whose operands have these slots, and return the values of its results.
 
@@ -202,7 +207,7 @@ class Tape:
         while True:
             slot = len(values)
             made = self.results_of(plan, device, slot)
-            recorded = (plan, *operands)
+            recorded: tuple[object, ...] = (plan, *operands)
             if len(values) == slot:
                 break  # or garbage was collected, and a finalizer has recorded something
         if self.ended:

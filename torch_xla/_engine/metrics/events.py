@@ -146,7 +146,7 @@ ALL_FRAMES = 64
 
 # The fields of the last steps, while a listener keeps them. A step may be all that a program does, so other listeners
 # are called only for a step that ends later than `due`, which they set.
-steps: "deque[tuple[Any, ...]] | None" = None
+steps: "deque[tuple[object, ...]] | None" = None
 due = math.inf
 
 _listeners: list[tuple[Listener, int, bool, tuple[type, ...]]] = []

@@ -29,23 +29,23 @@ class Observers:
     )
 
     # step/executor.py: given a step that is about to run, returns the buffers of its results in the place of the run.
-    describe_run: Callable[[Any], Sequence[Any]] | None
+    describe_run: Callable[[object], Sequence[object]] | None
     # step/sync.py: given a schedule and its tape, shards inputs of the schedule; returns whether it sharded any.
-    divide_inputs: Callable[[Any, Any], bool] | None
+    divide_inputs: Callable[[object, object], bool] | None
     # step/sync.py: given a schedule and its tape; what it returns is called when the step has started.
-    inspect_step: Callable[[Any, Any], Callable[[], None]] | None
+    inspect_step: Callable[[object, object], Callable[[], None]] | None
     # step/memory_admission.py: given a program, or None, and its numbers, returns lines for an out-of-memory error.
-    explain_memory: Callable[[Any, Sequence[float | int]], str] | None
+    explain_memory: Callable[[object, Sequence[float | int]], str] | None
     # compile/program_cache.py: called before a program is made, when settings that came late take effect.
     before_new_program: Callable[[], None] | None
     # metrics/events.py: given buffers, returns the user's names of them.
-    name_buffers: Callable[[Sequence[Any]], tuple[str, ...]] | None
+    name_buffers: Callable[[Sequence[object]], tuple[str, ...]] | None
     # lowering/fx_graphs/interpreter.py: given a node of a graph, its arguments and its result.
-    watch_node: Callable[[Any, Any, Any], None] | None
+    watch_node: Callable[[object, object, object], None] | None
     # dispatch/recording_kernel.py: given the plan and the operands of a call that is about to be recorded.
-    look_at_call: Callable[[Any, Any], None] | None
+    look_at_call: Callable[[object, object], None] | None
     # dispatch/recording_kernel.py: runs a call in the place of recording it (eager mode).
-    run_call: Callable[..., Any] | None
+    run_call: Callable[..., object] | None
 
     def __init__(self) -> None:
         for slot in self.__slots__:

@@ -224,7 +224,7 @@ class _Gradient:
             return wrap(self._value).as_strided(*self._place)
 
 
-def _copied(state: object) -> Any:
+def _copied(state: object) -> object:
     """Return the state of a parameter with copies of its CPU tensors, which are incremented in place."""
     if not isinstance(state, dict):
         return state
@@ -268,7 +268,7 @@ def _stand_in(value: Value, markings: _Markings) -> Value:
     return made
 
 
-def _placed(value: Value, target: Target, markings: _Markings) -> Any:
+def _placed(value: Value, target: Target, markings: _Markings) -> object:
     """Return the sharding of a value over the devices of the plan: its current one, if it is on these devices."""
     if value.buffer is not None:
         sharding = getattr(value.buffer, "sharding", None)  # that of a placeholder is not known

@@ -122,7 +122,7 @@ class Planning:
         outputs: Sequence[Value],
         numbers: Sequence[float | int],
         lines: Sequence[Line | None],
-    ) -> Sequence[Any]:
+    ) -> Sequence[object]:
         """Compile a program instead of running it, and return how its results would be divided."""
         self.target = program.target
         compiled = self._known.get(program)

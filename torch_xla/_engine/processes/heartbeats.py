@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -45,7 +45,7 @@ _OF_COLLECTIVES = ("Gloo", "gloo", "NCCL", "nccl")
 
 
 # Handlers for further kinds of letters.
-handlers: "dict[str, Callable[[Watch, dict[str, Any]], None]]" = {}
+handlers: "dict[str, Callable[[Watch, dict[str, object]], None]]" = {}
 # Functions that add information to a process's report.
 about: list[Callable[[], dict[str, Any]]] = []
 
@@ -167,7 +167,7 @@ class Watch:
         self._speak()
         return int(self.connection.key_value_increment(f"{_PREFIX}/{key}", 1))
 
-    def send(self, to: Sequence[int], letter: dict[str, Any]) -> None:
+    def send(self, to: Sequence[int], letter: Mapping[str, object]) -> None:
         """Put a letter into the mailboxes of these processes."""
         text = json.dumps(letter)
         for index in to:
@@ -324,7 +324,7 @@ class Watch:
         _, when, step, line = json.loads(beat)
         return f"{max(0.0, time.time() - when):.1f} s before it was {_words(step, line)}."
 
-    def _report(self, letter: dict[str, Any]) -> None:
+    def _report(self, letter: Mapping[str, object]) -> None:
         frame = sys._current_frames().get(self._main or 0)
         frames = traceback.extract_stack(frame)
         while frames and user_lines.is_ours(frames[-1].filename):

@@ -9,6 +9,7 @@ import atexit
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from .. import config
@@ -102,7 +103,7 @@ def _tell_all() -> None:
         watch.send(range(watch.place.count), {"kind": _ANSWER})
 
 
-def _answer(watch: Watch, letter: dict[str, Any]) -> None:
+def _answer(watch: Watch, letter: Mapping[str, object]) -> None:
     """Tell the others the newest step of this process, once."""
     global _is_answered
     if _is_answered:

@@ -91,9 +91,9 @@ def _refuse_twins(store: Any, place: Place, own: Mapping[str, object]) -> None:
     )
 
 
-def _call(store: Any, place: Place, attempt: str, end: float, seconds: float) -> dict[int, dict[str, Any]]:
+def _call(store: Any, place: Place, attempt: str, end: float, seconds: float) -> dict[int, dict[str, object]]:
     found: dict[int, dict[str, Any]] = {}
-    called: dict[int, dict[str, Any]] = {}
+    called: dict[int, dict[str, object]] = {}
     looks_at = time.monotonic() + _LOOK
     while True:
         missing = [index for index in range(1, place.count) if index not in found]
@@ -116,7 +116,9 @@ def _call(store: Any, place: Place, attempt: str, end: float, seconds: float) ->
         time.sleep(_PAUSE)
 
 
-def _answer(store: Any, place: Place, own: dict[str, Any], end: float, seconds: float) -> tuple[str, dict[str, Any]]:
+def _answer(
+    store: Any, place: Place, own: dict[str, object], end: float, seconds: float
+) -> tuple[str, dict[str, object]]:
     call = f"{_PREFIX}/call/{own['name']}"
     try:
         _wait_at(store, place, call, end)

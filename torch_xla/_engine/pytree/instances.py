@@ -27,7 +27,7 @@ class DataWrapper(ABC):
         """Return the tensors, such as those to upload."""
 
     @abstractmethod
-    def from_tensors(self, tensors: Sequence[object]) -> Any:
+    def from_tensors(self, tensors: Sequence[object]) -> object:
         """Return what takes the place of this object, made of other tensors in the same order."""
 
 

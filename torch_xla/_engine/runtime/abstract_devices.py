@@ -27,7 +27,13 @@ class PlannedBuffer(Placeholder):
 
     __slots__ = ("__weakref__", "contents")
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, sharding: Any, contents: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        sharding: Any,
+        contents: np.ndarray | None = None,
+    ) -> None:
         self.contents = contents  # of a few that follow from the program alone, such as whether a mask hides anything
         super().__init__(shape, np.dtype(dtype), sharding)
         living.add(self)
@@ -37,7 +43,7 @@ class PlannedBuffer(Placeholder):
         """The bytes of the whole value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)  # for example, code that tests the type of the object
         self.refuse()

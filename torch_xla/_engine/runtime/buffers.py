@@ -112,7 +112,7 @@ def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None)
 
 
 @functools.lru_cache(maxsize=4096)
-def _have_parts_in_common(one: Any, other: Any, size: tuple[int, ...]) -> bool:
+def _have_parts_in_common(one: jax.sharding.Sharding, other: Any, size: tuple[int, ...]) -> bool:
     """Return whether a device has the same part of a value in both of two shardings."""
     parts = other.devices_indices_map(size)
     return any(
@@ -212,7 +212,7 @@ def adopted(exporter: object) -> jax.Array:
 
 
 @uncollected
-def offered(buffer: jax.Array) -> Any:
+def offered(buffer: jax.Array) -> object:
     """Return a DLPack capsule on the memory of a buffer that was computed."""
     return buffer.__dlpack__()
 

@@ -8,7 +8,7 @@ from ..compat.names import jax as private
 
 GROUP = "torch_xla.plugins"
 
-_registered: dict[str, Any] = {}
+_registered: dict[str, object] = {}
 
 
 def register(name: str, plugin: Any) -> None:

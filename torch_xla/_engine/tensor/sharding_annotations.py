@@ -132,7 +132,7 @@ def keep(device: Device) -> None:
 
 
 # Slots divided at the end of a tape of several processes, with their shardings, by code; the latest used last.
-_divided: dict[tuple[Any, ...], tuple[tuple[int, Sharding | None], ...]] = {}
+_divided: dict[tuple[object, ...], tuple[tuple[int, Sharding | None], ...]] = {}
 _MOST = 256
 
 
@@ -157,7 +157,7 @@ def _keep_alike(device: Device) -> None:
         _settle(mark, value)
 
 
-def _found_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Written], list[_Astray]]:
+def _found_now(device: Device) -> tuple[list[Value], tuple[object, ...], list[_Written], list[_Astray]]:
     """Search one tape of `device`: a finalizer may have it evaluated at any time, and then slots are others."""
     while True:
         tape, (written, astray) = device.tape, _found(device)

@@ -28,7 +28,7 @@ _MOST_KINDS = 1024
 
 # By dtype and sizes in front of the last: how long the last value was to which one element was appended, and, once one
 # of that length was appended to in turn, that such values grow.
-_lengths: dict[tuple[Any, ...], int] = {}
+_lengths: dict[tuple[object, ...], int] = {}
 _GROWS = -1
 
 

@@ -4,7 +4,7 @@ A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` s
 that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -61,8 +61,8 @@ class View:
         return read_of_rows(value, self.geometry) if self.dtype is value.spec.dtype else None
 
 
-_kinds: dict[Any, ViewKind] = {}
-_views: dict[Any, View] = {}
+_kinds: dict[Hashable, ViewKind] = {}
+_views: dict[Hashable, View] = {}
 
 # By view; and, where one plan serves all of a kind, by kind too.
 _read_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}

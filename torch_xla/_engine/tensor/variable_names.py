@@ -80,7 +80,7 @@ class NameSearch:
         if tensor.is_leaf and not _others_train() and (gradient := tensor.grad) is not None:
             self.note(f"{name}.grad", gradient)
 
-    def _before(self, value: Value) -> Any:
+    def _before(self, value: Value) -> object:
         """Return the buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
         tape: Tape | None = value.tape
         if tape is None or tape.ended:
@@ -149,7 +149,7 @@ def value_of(tensor: torch.Tensor) -> Value | None:
         return None  # a tensor of a transform (`vmap`, `grad`): it has no memory of its own
 
 
-def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
     kind = type(thing)
     if issubclass(kind, (list, tuple)):
         if len(thing) <= _LONGEST_CONTAINER:
@@ -200,7 +200,7 @@ def _turn(variable: tuple[str, object]) -> tuple[bool, bool]:
     return name == "self", not issubclass(type(thing), torch.Tensor)
 
 
-def _variables(frame: FrameType) -> Mapping[str, Any]:
+def _variables(frame: FrameType) -> Mapping[str, object]:
     found = frame.f_locals
     copy = dict(found)
     is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED) and sys.version_info < (3, 13)

@@ -1,7 +1,7 @@
 """Compute several tensors in one program, or copy them to the host in one batch."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def handles(tensors: Sequence[torch.Tensor]) -> list[int]:
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copy tensors to the CPU. Tensors that are the same view of one memory, such as tied weights, become one copy."""
     compute(tensors)
-    copies: dict[Any, torch.Tensor] = {}
+    copies: dict[Hashable, torch.Tensor] = {}
     results: list[torch.Tensor] = []
     for tensor in tensors:
         key = identity(tensor)
@@ -79,7 +79,7 @@ def _like(tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     return copy.detach().requires_grad_() if tensor.requires_grad else copy
 
 
-def moved(data: object, device: torch.device) -> Any:
+def moved(data: object, device: torch.device) -> object:
     """Return `data` with its CPU tensors on `device`; the containers on the way to them are new."""
     return replaced(data, lambda tensor: tensor.device.type == "cpu", lambda tensors: _to(tensors, device))
 

@@ -262,7 +262,7 @@ class _Exporter:
         self.address = (described.data or 0) + described.offset
         self._capsule = capsule
 
-    def __dlpack__(self, **_: object) -> Any:
+    def __dlpack__(self, **_: object) -> object:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """Copies between host and device: `.to("xla")`, `.cpu()`, `.item()`."""
 
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -133,7 +132,7 @@ def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.
     return -shown if view.neg else shown
 
 
-def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: int = 0) -> Any:
+def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: int = 0) -> complex | None:
     """Return the Python number in a one-element tensor, counted among the `reads`: the kernel of
     `aten::_local_scalar_dense`.
 

@@ -30,7 +30,7 @@ def write(data: object, path: str | os.PathLike[str], reference: Callable[[int],
     new_target.replace(target)
 
 
-def _without_tensors(data: object, folder: Path, reference: Callable[[int], object]) -> Any:
+def _without_tensors(data: object, folder: Path, reference: Callable[[int], object]) -> object:
     written: dict[Any, Any] = {}
 
     def write_each(tensors: list[torch.Tensor]) -> list[Any]:
@@ -47,7 +47,7 @@ def _without_tensors(data: object, folder: Path, reference: Callable[[int], obje
     return replaced(data, lambda tensor: tensor.device.type == "xla", write_each)
 
 
-def read(path: str | os.PathLike[str], reference: type, **options: Any) -> Any:
+def read(path: str | os.PathLike[str], reference: type, **options: Any) -> object:
     """Read an archive that `write` wrote, with its tensors on the CPU. `options` are those of `torch.load`."""
     folder = _folder(path)
     data = torch.load(path, **options)

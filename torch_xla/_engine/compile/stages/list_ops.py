@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...ir.call_plan import Number, Operand, Plan, interned
 from ...lowering.machinery.registry import is_separable
@@ -60,7 +59,7 @@ class Lists:
         operands: dict[int, int] = {}
         numbers: dict[int, int] = {}
 
-        def renumbered(argument: object) -> Any:
+        def renumbered(argument: object) -> object:
             if isinstance(argument, Operand):
                 return Operand(operands.setdefault(argument.index, len(operands)))
             if isinstance(argument, Number):

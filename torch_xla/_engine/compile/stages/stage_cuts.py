@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...ir.graph import Graph, Operation
 from ...ir.input_output_alias import given_to_successors, in_order, successors
@@ -41,7 +40,7 @@ class Stage:
     is_an_end: bool  # no later stage reads what it makes
 
     @property
-    def kind(self) -> Any:
+    def kind(self) -> object:
         """Return the kind of the stage: stages of one kind share an executable."""
         return self.graph.code, self.donated
 

@@ -102,12 +102,12 @@ def _workers(stages: int) -> int:
 
 
 @uncollected
-def _compile(lowered: object, target: Target) -> tuple[Any, float]:
+def _compile(lowered: object, target: Target) -> tuple[object, float]:
     started = time.perf_counter()
     return compiled(lowered, target), time.perf_counter() - started
 
 
-def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], origins: Origins) -> list[Any]:
+def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], origins: Origins) -> list[object]:
     found: list[Any] = []
     baked: set[int] = set()
     for each in missing:

@@ -215,7 +215,7 @@ class Staged:
         )
 
     @property
-    def output_shardings(self) -> list[Any]:
+    def output_shardings(self) -> list[object]:
         """Return JAX's shardings of the results of the whole graph."""
         return [self._placed[slot] for slot in self._graph.outputs]
 
@@ -289,7 +289,9 @@ class _Pool:
         return self._constants if arguments is None else np.concatenate((arguments, self._constants))
 
 
-def _placed(graph: Graph, stages: Sequence[Stage], executables: Sequence[Any], target: Target) -> dict[int, Any]:
+def _placed(
+    graph: Graph, stages: Sequence[Stage], executables: Sequence[Any], target: Target
+) -> dict[int, jax.sharding.Sharding]:
     """Return the sharding of each value that enters or leaves a stage."""
     if not target.is_spread:
         return dict.fromkeys([*range(len(graph.inputs)), *graph.outputs], target.everywhere)

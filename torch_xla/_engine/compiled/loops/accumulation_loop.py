@@ -47,7 +47,7 @@ def accumulate(
     model: nn.Module,
     carried: Sequence[Any],
     is_pure: bool,
-) -> Any:
+) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
     """Call `step` for each slice, add the gradients of the mean loss to the model's, and return the mean loss.
 
     Where gradients are switched off, there is only the loss.
@@ -77,7 +77,12 @@ def accumulate(
 
 
 def _traced(
-    step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any, wanted: bool
+    step: Callable[..., Any],
+    model: nn.Module,
+    own: dict[str, nn.Parameter],
+    init: Any,
+    slices: list[torch.Tensor],
+    wanted: bool,
 ) -> tuple[Recipe, list[bool]]:
     """Return a round as a loop, and which parameters its loss has a gradient by."""
     module = _Step(model, step)
@@ -85,7 +90,7 @@ def _traced(
     reached: list[bool] = []
     count = len(slices[0])
 
-    def once(carry: Any, given: Any) -> Any:
+    def once(carry: Any, given: Any) -> object:
         total, sums, state = carry
         with torch.set_grad_enabled(wanted):
             fresh = {name: each.detach().requires_grad_() for name, each in own.items()}
@@ -116,7 +121,7 @@ def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None)
     return grad
 
 
-def _of_step(step: Callable[..., object]) -> Any:
+def _of_step(step: Callable[..., object]) -> object:
     """Return a key of a step: functions with equal code that close over equal values have equal keys.
 
     The kept trace holds the objects that the key compares by identity.
@@ -130,12 +135,12 @@ def _of_step(step: Callable[..., object]) -> Any:
     return step.__code__, *((type(each), repr(each)) if isinstance(each, _PLAIN) else id(each) for each in held)
 
 
-def _of_model(model: nn.Module) -> tuple[Any, ...]:
+def _of_model(model: nn.Module) -> tuple[object, ...]:
     parameters = [(id(each), each.requires_grad, *map(id, gradient_hooks(each))) for each in model.parameters()]
     return *parameters, *map(id, model.buffers()), *modes_of(model)
 
 
-def _kind(tensor: torch.Tensor) -> Any:
+def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 

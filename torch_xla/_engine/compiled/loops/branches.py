@@ -32,7 +32,7 @@ _FORMS = {
 }
 
 
-def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any:
+def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> torch.Tensor:
     """Return the result of `call(*args)`, whose functions are graphs that close over nothing."""
     form = _FORMS[operator]
     functions = [args[place] for place in form.functions]
@@ -54,7 +54,7 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
         raise RuntimeError(f"a function of {operator} writes to an operand; return what it becomes, or clone it first")
 
     def of_leaves(function: Callable[..., object]) -> Callable[..., Any]:
-        def run(*tensors: torch.Tensor) -> Any:
+        def run(*tensors: torch.Tensor) -> object:
             own = [tensor.clone() for tensor in tensors[: len(leaves)]]
             results = with_captured(function, captured, tensors[len(leaves) :])(*_given(tree, own))
             return tuple(each.clone() for each in pytree.tree_leaves(results))
@@ -70,7 +70,7 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
     return pytree.tree_unflatten(list(results), nested[-1])
 
 
-def _given(tree: pytree.TreeSpec, leaves: Sequence[object]) -> tuple[Any, ...]:
+def _given(tree: pytree.TreeSpec, leaves: Sequence[object]) -> tuple[torch.Tensor, ...]:
     """Return the arguments of a function, one after the other."""
     return tuple(each for group in pytree.tree_unflatten(list(leaves), tree) for each in group)
 

@@ -72,7 +72,7 @@ class Tracing:
             argument = _Argument(described, tuple(memories), is_sliced)
             self._arguments[address_of(described.untyped_storage())] = argument
 
-    def run(self, function: Callable[..., object], *args: object) -> Any:
+    def run(self, function: Callable[..., object], *args: object) -> object:
         """Return the result of `function` for such arguments."""
         selections = Selections(self._writes.to)
         substitution = Substitution(self._stand_in, selections)
@@ -231,7 +231,7 @@ class _Writes(TorchDispatchMode):
         """Return the number of writes to a part of a memory."""
         return sum(count for each, count in self._spans.get(span.storage, {}).items() if each.overlaps(span))
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return func(*args, **kwargs)  # a loop or branch, which writes to nothing
@@ -281,7 +281,7 @@ def _line_of(error: BaseException) -> str:
     return found
 
 
-def _seen(results: object, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _seen(results: object, substitute: Callable[[torch.Tensor], torch.Tensor]) -> object:
     """Return results of a function; one that it closes over and returns as it is went through no function of
     PyTorch.
     """
@@ -298,7 +298,7 @@ def with_captured(
         place = places.get(id(tensor))
         return tensor if place is None else given[place]
 
-    def run(*args: object) -> Any:
+    def run(*args: object) -> object:
         substitution = Substitution(substitute)
         try:
             with substitution:

@@ -141,7 +141,7 @@ class Selections:
         self._writes = writes
         self._found: dict[int, _Selection] = {}  # by the memory of the copy
 
-    def call(self, function: Any, form: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
+    def call(self, function: Any, form: Callable[..., Any] | None, args: Any, kwargs: Any) -> object:
         """Return the result of `function`, or of its replacement."""
         if self._found:
             self._check(function, args, kwargs)

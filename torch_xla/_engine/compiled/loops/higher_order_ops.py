@@ -3,7 +3,7 @@
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,10 @@ _log = logging.getLogger("torch_xla.dynamo")
 
 # By the first function of a call, which must still live, and by what else it was called with.
 _MOST = 256
-_known: "weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
+_known: "weakref.WeakKeyDictionary[object, dict[Hashable, Callable[..., object]]]" = weakref.WeakKeyDictionary()
 
 
-def run(operator: Any, args: object, kwargs: object) -> Any:
+def run(operator: Any, args: object, kwargs: object) -> object:
     """Return the result of `operator`, recorded; or composed by PyTorch, where the device cannot run it as one."""
     leaves, tree = pytree.tree_flatten((args, kwargs))
     functions = [leaf for leaf in leaves if callable(leaf)]
@@ -42,14 +42,14 @@ def run(operator: Any, args: object, kwargs: object) -> Any:
 
 def _composed(
     operator: object, leaves: Sequence[object], tree: pytree.TreeSpec, tensors: Sequence[torch.Tensor]
-) -> Any:
+) -> tuple[torch.Tensor, ...]:
     given = iter(tensors)
     filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(filled, tree)
     return private.composition_of(operator)(*args, **kwargs)
 
 
-def _kind(leaf: object) -> Any:
+def _kind(leaf: object) -> object:
     if isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
     return weakref.ref(leaf) if callable(leaf) else (type(leaf), leaf)

@@ -23,14 +23,14 @@ class _WithoutChecks(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         return None if func in _CHECKS else func(*args, **(kwargs or {}))
 
 
-def without_checks(function: Callable[..., object]) -> Callable[..., Any]:
+def without_checks(function: Callable[..., object]) -> Callable[..., object]:
     """Return `function` without its assertions while it is traced."""
 
-    def run(*args: object) -> Any:
+    def run(*args: object) -> object:
         with _WithoutChecks():
             return function(*args)
 
@@ -58,7 +58,7 @@ def graph_for(
     return graph  # type: ignore[no-any-return]
 
 
-def traced_call(function: Callable[..., object], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
+def traced_call(function: Callable[..., object], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., object]:
     """Return `function` of these arguments as one recorded operation of the tensors among them, without gradients.
 
     Raises `Unsplittable` if it cannot be one.
@@ -67,7 +67,7 @@ def traced_call(function: Callable[..., object], leaves: Sequence[Any], tree: py
     static = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     nested: list[pytree.TreeSpec] = []
 
-    def of_tensors(*tensors: torch.Tensor) -> Any:
+    def of_tensors(*tensors: torch.Tensor) -> object:
         filled = list(static)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
@@ -84,7 +84,7 @@ def traced_call(function: Callable[..., object], leaves: Sequence[Any], tree: py
         raise
     compiled = compile_whole(graph, kind="forward")
 
-    def call(tensors: Sequence[torch.Tensor]) -> Any:
+    def call(tensors: Sequence[torch.Tensor]) -> object:
         with torch.no_grad():
             return pytree.tree_unflatten(compiled(list(tensors)), nested[0])
 

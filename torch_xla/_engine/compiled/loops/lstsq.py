@@ -1,12 +1,10 @@
 """Decompose `torch.linalg.lstsq` in a body into operators whose result sizes can be traced."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 
-def least_squares(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
+def least_squares(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> object:
     """Return `torch.linalg.lstsq`, whose gradient is that of the pseudo-inverse."""
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
         raise RuntimeError(

@@ -1,7 +1,7 @@
 """Loops inside a trace: trace the inner body by itself, and make the loop one operator of the outer trace."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from . import lstsq
 from .device_indices import Selections, form_of
 
 # How PyTorch's operators that take functions are called inside of a body. Filled by the modules that trace them.
-lifted: dict[Any, Callable[[Any, Callable[..., Any], Sequence[Any]], Any]] = {}
+lifted: dict[Hashable, Callable[[object, Callable[..., object], Sequence[object]], object]] = {}
 
 
 class _Here(threading.local):
@@ -73,7 +73,7 @@ class Substitution(TorchFunctionMode):
         self._selections = selections
         self._depth = -1  # of the body that it is entered in
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Substitution | None:
         self._depth = _here.depth
         try:
             _transforms.begin(id(self))
@@ -93,12 +93,12 @@ class Substitution(TorchFunctionMode):
             _here.substitutions.remove(self)
         _transforms.end(id(self))
 
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         if self._depth != _here.depth:
             return func(*args, **kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> object:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._substitute, (args, kwargs))
             form = form_of(func, args) or lstsq.FORMS.get(func)
             if self._selections is not None:

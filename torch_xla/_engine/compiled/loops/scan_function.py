@@ -1,6 +1,6 @@
 """Scan as a function with gradients of any order: the gradient of a scan is a scan in the other direction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ class ScanLoop:
     def __init__(self, body: Callable[..., object], roles: Roles, reverse: bool = False) -> None:
         self._body, self._roles, self._reverse = body, roles, reverse
         self._plain: Whole | None = None
-        self._differentiated: dict[Any, Differentiated | None] = {}
+        self._differentiated: dict[Hashable, Differentiated | None] = {}
 
     def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., object]) -> Sequence[torch.Tensor]:
         """Return the last carried values and the stacked outputs, for first carried values, slices and constants."""
@@ -64,7 +64,7 @@ class ScanLoop:
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loop: Differentiated, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, loop: Differentiated, *tensors: torch.Tensor) -> object:
         ctx.state = device_for(tensors[0].device).generator.state if loop.draws and not is_traced() else None
         found = loop.forward([each.detach() for each in tensors])
         results = tuple(found[: loop.outputs])
@@ -76,7 +76,7 @@ class _Scan(torch.autograd.Function):
         return results
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         loop: Differentiated = ctx.loop
         kept = ctx.saved_tensors
         inputs, saved = kept[: ctx.inputs], kept[ctx.inputs :]
@@ -200,7 +200,9 @@ class _Draws(TorchDispatchMode):
         super().__init__()
         self._drawn, self._is_given = drawn, is_given
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator) or torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)

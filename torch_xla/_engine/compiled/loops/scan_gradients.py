@@ -101,7 +101,7 @@ class Examples:
         return build.module(build.loop(graph_scan, taken, values))
 
 
-def draws_of(body: GraphModule) -> list[Any]:
+def draws_of(body: GraphModule) -> list[object]:
     """Return the operators of a body that draw random numbers, in order."""
     return [node.target for node in body.graph.nodes if interpreter.is_random(body, node)]
 
@@ -285,12 +285,12 @@ def _flow(paths: Sequence[int], carried: int, length: int, outputs: frozenset[in
     return others | rounds[-1]
 
 
-def _key(node: object, number: int, *_: object) -> tuple[Any, int]:
+def _key(node: object, number: int, *_: object) -> tuple[object, int]:
     """Return the key under which gradients of a node are tracked: for a scan, one key for each result."""
     return node, number if isinstance(getattr(node, "loop", None), Differentiated) else 0
 
 
-def _after(node: Any, number: int) -> list[tuple[Any, int]]:
+def _after(node: Any, number: int) -> list[tuple[object, int]]:
     """Return the nodes to which a gradient of a result of `node` flows."""
     edges = node.next_functions
     loop = getattr(node, "loop", None)

@@ -3,7 +3,7 @@
 import reprlib
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,14 +28,16 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 _MOST = 256  # of a layer
-known_layers: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
+known_layers: "weakref.WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Recipe, list[str]]]]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @private.ends_graphs(
     "scan_layers traces its layers itself, between two graphs. Leave fullgraph=True out, or make the step one program "
     "by torch_xla.compile(step, full_graph=True)"
 )
-def scan_layers(layers: Iterable[nn.Module], value: object, partition: Callable[..., object], is_pure: bool) -> Any:
+def scan_layers(layers: Iterable[nn.Module], value: object, partition: Callable[..., object], is_pure: bool) -> object:
     """Pass `value` through `layers` by a scan. Raise `ValueError` if the layers are not equal."""
     layers = list(layers)
     if not layers:
@@ -63,10 +65,10 @@ def scan_layers(layers: Iterable[nn.Module], value: object, partition: Callable[
     return result
 
 
-def _body(layer: nn.Module, written: Sequence[str]) -> Callable[..., Any]:
+def _body(layer: nn.Module, written: Sequence[str]) -> Callable[..., object]:
     found: Any = weakref.ref(layer)  # what is kept of a layer does not keep it
 
-    def body(value: object, slices: tuple[dict[str, torch.Tensor], torch.Tensor]) -> Any:
+    def body(value: object, slices: tuple[dict[str, torch.Tensor], torch.Tensor]) -> object:
         own, _ = slices
         result = functional_call(found(), own, (value,))
         return result, [own[name] for name in written]
@@ -81,7 +83,7 @@ def _own(layer: nn.Module, layers: Sequence[nn.Module]) -> Iterable[tuple[str, t
             yield name, tensor
 
 
-def _find(layer: nn.Module, name: str) -> Any:
+def _find(layer: nn.Module, name: str) -> object:
     path, _, last = name.rpartition(".")
     try:
         return getattr(layer.get_submodule(path), last, None)
@@ -122,11 +124,11 @@ def _refuse_shared(
                 )
 
 
-def _kind(tensor: torch.Tensor) -> Any:
+def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
-def modes_of(layer: nn.Module) -> tuple[Any, ...]:
+def modes_of(layer: nn.Module) -> tuple[object, ...]:
     """Return everything but its arguments that decides what a module computes."""
     return tuple(each.training for each in layer.modules()), *private.dtypes_by_default()
 
@@ -202,7 +204,7 @@ def _text(layer: nn.Module, value: object) -> str:
     leaves, tree = pytree.tree_flatten((own, value))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
-    def of_tensors(*tensors: torch.Tensor) -> Any:
+    def of_tensors(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor.clone()

@@ -46,7 +46,7 @@ class Loop:
         goes_on, once = pure_graph(self._goes_on, examples), pure_graph(self._once, examples)
         self._whole = Whole(around_while(goes_on, once, self._count), kind="loop")
 
-    def run(self, carried: Sequence[object]) -> Any:
+    def run(self, carried: Sequence[object]) -> tuple[torch.Tensor, ...]:
         """Run the loop and return the last carried values."""
         start = [as_tensor(leaf) for leaf in pytree.tree_leaves(tuple(carried))]
         tensors = [*start, *map(on_device, self._captured)]
@@ -88,13 +88,13 @@ class _ForwardOnly(torch.autograd.Function):
     """A loop without a gradient: its number of rounds is unknown, so nothing can be saved for a backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Whole, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, whole: Whole, *tensors: torch.Tensor) -> object:
         results = tuple(whole([each.detach() for each in tensors]))
         ctx.mark_non_differentiable(*(each for each in results if not (each.is_floating_point() or each.is_complex())))
         return results
 
     @staticmethod
-    def backward(ctx: object, *grads: torch.Tensor) -> Any:
+    def backward(ctx: object, *grads: torch.Tensor) -> object:
         raise RuntimeError(
             "a gradient is asked of while_loop (or of fori_loop with bounds that are tensors), which has none: how "
             "many rounds there were is known to the device alone, so nothing was kept of them. Use fori_loop with "
@@ -144,5 +144,5 @@ def _are_alike(old: object, new: object) -> bool:
     return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor) and bool(new is old or new == old)
 
 
-def _as_tuple(result: object) -> tuple[Any, ...]:
+def _as_tuple(result: object) -> tuple[object, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)

@@ -1,6 +1,6 @@
 """The record of one watched call, and whether two calls did the same."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,14 +49,14 @@ class Facts:
     leaves: list[torch.Tensor] = field(default_factory=list)
     had_gradient: list[bool] = field(default_factory=list)
     gradients: list[str] = field(default_factory=list)  # what became of each leaf's: none, new, the same
-    code: Sequence[Any] = ()
+    code: Sequence[object] = ()
     numbers: list[Any] = field(default_factory=list)
     draws: int = 0
     sources: dict[int, Any] = field(default_factory=dict)  # input slot → a place, or the constant there
     sharing: list[tuple[int, ...]] = field(default_factory=list)  # places that held one value before the call
     sinks: dict[int, int] = field(default_factory=dict)  # place → slot
     returned: Returned | None = None
-    new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
+    new: dict[Hashable, int] = field(default_factory=dict)  # memory that only the result has → slot
     written: list[VersionChange] = field(default_factory=list)
     reads: Reads = field(default_factory=Reads)
     host: HostPart | None = None  # what it computed on the host

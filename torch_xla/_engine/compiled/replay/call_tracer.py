@@ -163,7 +163,7 @@ class CallWatch:
             users = user_lines.user_frame(frame)
             self.unknown.append(_at(what, user_lines.line_of(users or frame)))
 
-    def _trace(self, frame: FrameType, kind: str, argument: object) -> Callable[..., Any] | None:
+    def _trace(self, frame: FrameType, kind: str, argument: object) -> Callable[..., object] | None:
         if self._importing is not None or pure_allowlist.domain_of(frame.f_code, frame.f_globals) is not Domain.PROGRAM:
             return None
         frame.f_trace_opcodes = True
@@ -190,7 +190,7 @@ _CAUSES = {
 }
 
 
-def _install(how: Callable[[Any], None], function: Callable[..., Any] | None) -> None:
+def _install(how: Callable[[Any], None], function: Callable[..., object] | None) -> None:
     """Call `sys.settrace` or `sys.setprofile`, again if another thread is in the middle of such a call.
 
     CPython 3.11 refuses the second of two such calls, although each thread has functions of its own. The first one
@@ -219,13 +219,13 @@ def _at(what: str, line: Line) -> str:
     return f"{what} ({user_lines.text(line)})"
 
 
-def _token(read: Callable[[], object]) -> Any:
+def _token(read: Callable[[], object]) -> object:
     value = read()
     is_by_value = isinstance(value, (int, float, str, bytes)) or is_of_the_host(value)
     return value if is_by_value else id(value)
 
 
-def _random_states() -> tuple[Any, ...]:
+def _random_states() -> tuple[bytes | str | int | tuple[object, ...], ...]:
     return (
         random.getstate(),
         str(np.random.get_state()),

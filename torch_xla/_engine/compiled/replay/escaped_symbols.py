@@ -15,11 +15,11 @@ def put_floats_back(numbers: Sequence[HostNumber]) -> None:
         _put_back(holder, _plain)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     return value.value if type(value) is HostNumber else value
 
 
-def _put_back(holder: object, plain: Callable[[Any], Any]) -> None:
+def _put_back(holder: object, plain: Callable[[object], object]) -> None:
     if isinstance(holder, dict):
         for key, value in list(holder.items()):
             if plain(value) is not value:

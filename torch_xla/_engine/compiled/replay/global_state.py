@@ -50,7 +50,7 @@ _NAMES = (
 )
 
 
-def changed(before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+def changed(before: tuple[Any, ...], now: tuple[object, ...]) -> str:
     """Return the name of the first circumstance that is another now, or nothing."""
     for name, old, new in zip(_NAMES, before, now, strict=True):
         if old != new:

@@ -43,7 +43,7 @@ _ALONE = _of_one(as_gradient=False)
 _AS_GRADIENT = _of_one(as_gradient=True)
 
 
-def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _geometry(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
 

@@ -79,14 +79,14 @@ class _Walk:
     def __init__(self, reads: Reads) -> None:
         self.found = Reached()
         self.reads = reads
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, object] = {}
         self._held: set[tuple[int, Look]] = set()
         self._strict: set[int] = set()
-        self._queue: deque[tuple[str, Any, bool]] = deque()
+        self._queue: deque[tuple[str, object, bool]] = deque()
         self._entries = 0
         self._classes: set[type] = set()
-        self._named: dict[int, tuple[str, Mapping[str, Any], set[str]]] = {}
-        self._weak: list[tuple[str, Any]] = []
+        self._named: dict[int, tuple[str, Mapping[str, object], set[str]]] = {}
+        self._weak: list[tuple[str, object]] = []
         self.passed_by: set[types.CodeType] = set()  # functions of the program that were not executed
 
     def add(self, path: str, value: object, strict: bool = True) -> None:

@@ -91,7 +91,7 @@ class Container:
         self.kind = Look.HOST_FORM
         self.expected = self.contents()
 
-    def contents(self) -> list[Any]:
+    def contents(self) -> list[object]:
         """Return the present contents."""
         held = self.held
         if self.open:
@@ -132,7 +132,7 @@ class Container:
         key = list(self.held)[index % len(self.held)]
         return f"{self.path}.{key}" if self.kind is Look.ATTRIBUTES else f"{self.path}[{key_text(key)}]"
 
-    def element(self, index: int) -> Any:
+    def element(self, index: int) -> object:
         """Return one element now; `None` if it is gone."""
         contents = self.contents()
         return contents[index] if index < len(contents) else None
@@ -227,7 +227,7 @@ class Reached:
         self._given = self._give()
         self._bytes = [(each.held, each.expected[0]) for each in by_kind[Look.HOST] + by_kind[Look.ARRAY]]
 
-    def _give(self) -> list[Any]:
+    def _give(self) -> list[object]:
         return [
             *chain.from_iterable([map(read, of) for read, of in self._read]),
             *chain.from_iterable(self._sequences),
@@ -286,7 +286,7 @@ def elements_of(sequence: Any) -> Any:
     return iter(sequence)
 
 
-def cell_contents(cell: Any) -> Any:
+def cell_contents(cell: Any) -> object:
     """Return the value of a variable of an enclosing function."""
     try:
         return cell.cell_contents

@@ -1,7 +1,6 @@
 """A guard on the hooks of autograd nodes that the backward pass of a replay would run."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -34,5 +33,5 @@ class NodeHooks:
             self.count = count
         return True
 
-    def _now(self) -> list[list[dict[int, Any]]]:
+    def _now(self) -> list[list[dict[int, object]]]:
         return list(map(hooks_of_leaf, self._leaves))

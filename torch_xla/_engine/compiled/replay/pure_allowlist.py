@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import types
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -72,7 +73,7 @@ def _domain_of_file(filename: str) -> Domain | None:
 _PACKAGES = {"torch": Domain.TORCH, "torch_xla": Domain.ENGINE, "jax": Domain.ENGINE, "numpy": Domain.NUMPY}
 
 
-def domain_of(code: types.CodeType, namespace: dict[str, Any]) -> Domain:
+def domain_of(code: types.CodeType, namespace: Mapping[str, object]) -> Domain:
     """Return whose code `code` with these globals is. Typed or generated code belongs to the module that it runs in."""
     domain = _domain_of_file(code.co_filename)
     if domain is None and _is_of_traces(code, namespace):
@@ -84,7 +85,7 @@ def domain_of(code: types.CodeType, namespace: dict[str, Any]) -> Domain:
     return domain
 
 
-def _is_of_traces(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+def _is_of_traces(code: types.CodeType, namespace: Mapping[str, object]) -> bool:
     """Return whether PyTorch evaluates this code around a traced function: `lambda arg0,arg1: fn(arg0,arg1)`."""
     expected = [f"arg{place}" for place in range(code.co_argcount)]
     return (
@@ -102,7 +103,7 @@ _FACADE_FILES = (
 )  # fmt: skip
 
 
-def code_is_allowed(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+def code_is_allowed(code: types.CodeType, namespace: dict[str, object]) -> bool:
     """Return whether a Python function of a library, called by the program, is known to have no effects of its own."""
     filename = code.co_filename
     if filename == "<string>":

@@ -225,7 +225,7 @@ class Replay:
         layout.new = {key: number[slot] for key, slot in facts.new.items()}
         return layout
 
-    def _geometry_now(self) -> list[Any]:
+    def _geometry_now(self) -> list[object]:
         tensors = self._tensors
         return [
             [tensor.shape for tensor in tensors],
@@ -264,7 +264,7 @@ class Replay:
         return self._reached.unchanged()
 
     @uncollected  # a finalizer that writes to the same memory comes before or after
-    def run(self, call: Call) -> tuple[str, Any]:
+    def run(self, call: Call) -> tuple[str, object]:
         """Return why the program could not be run on what the memory holds now, or "" and what the function returns."""
         self._packing.prepare(self.runs, self._device, self._prepare)
         wait_for_turn(self._plain.program)
@@ -399,7 +399,7 @@ class Replay:
             undo=stores(read, "value", [storage.value for storage in read]),
         )
 
-    def _result(self, layout: BoundProgram, call: Call, made: dict[int, Value]) -> Any:
+    def _result(self, layout: BoundProgram, call: Call, made: dict[int, Value]) -> object:
         returned = self._facts.returned
         assert returned is not None
         sources: dict[Any, Any] = {key: wrap(made[output]) for key, output in layout.new.items()}
@@ -421,7 +421,9 @@ class Replay:
         )
 
 
-def _lines_between(part: Cut, lines: Any, updated: Sequence[object], operations: Sequence[object]) -> tuple[Any, ...]:
+def _lines_between(
+    part: Cut, lines: Any, updated: Sequence[object], operations: Sequence[object]
+) -> tuple[tuple[str, int, str] | None, ...]:
     found = lines_of(part, lines)
     before = len(updated)
     return (*[None] * before, *found, *[None] * (len(operations) - len(found) - before))

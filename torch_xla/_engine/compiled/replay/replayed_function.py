@@ -6,7 +6,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -122,11 +122,11 @@ class Replayed:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self.region = region
-        self._kinds: dict[Any, _Arguments] = {}
+        self._kinds: dict[Hashable, _Arguments] = {}
         self._warned: set[str] = set()
         self._why = "it was not called yet"
 
-    def __get__(self, instance: object, owner: object = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> object:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
@@ -176,7 +176,7 @@ class Replayed:
             return self._recorded(args, kwargs)
         return self._watch_if_alone(arguments, kind, call, args, kwargs, reason)
 
-    def _recorded(self, args: Any, kwargs: Any) -> Any:
+    def _recorded(self, args: Any, kwargs: Any) -> object:
         with self.region.call(sys._getframe()):
             return self._function(*args, **kwargs)
 
@@ -221,7 +221,7 @@ class Replayed:
 
     def _watch_if_alone(
         self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str
-    ) -> Any:
+    ) -> object:
         reason = hindrance()
         if reason:
             self._why = reason
@@ -315,7 +315,7 @@ class ReplayedByItself(Replayed):
         super().__init__(function, region)
         self._calls = 0
         self._running = 0
-        self._lately: deque[Any] = deque(maxlen=4)  # the last new kinds of arguments
+        self._lately: deque[object] = deque(maxlen=4)  # the last new kinds of arguments
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         self._calls += 1

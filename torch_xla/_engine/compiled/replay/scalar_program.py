@@ -19,7 +19,7 @@ class HostPart:
     messages: dict[int, str]
     numbers: dict[int, str]
     given: dict[str, Any]
-    tokens: dict[str, Any]
+    tokens: dict[str, object]
     tensors: list[torch.Tensor]
 
     def differs(self, other: "HostPart | None") -> str:
@@ -66,6 +66,6 @@ class HostProgram:
             return "a number that the host computes is of another kind"
         return numbers
 
-    def settled(self) -> Iterator[Any]:
+    def settled(self) -> Iterator[None]:
         """Return an iterator that, as it is consumed, writes the computed values to the tensors."""
         return map(private.copy_each, (self._tensors,), (self._copies,)) if self._copies else iter(())

@@ -298,7 +298,7 @@ class HostTrace:
             self.reasons.append(f"it uses {path}, a tensor on the CPU that it changes, with `{what}`{_here()}")
         return func(*_without_numbers(args), **_without_numbers(kwargs))
 
-    def _on_the_device(self, func: Any, args: Any, kwargs: Any, numbers: list[HostNumber]) -> Any:
+    def _on_the_device(self, func: Any, args: Any, kwargs: Any, numbers: list[HostNumber]) -> object:
         """Call a function with numbers. Where they are on the tape is known, or they are looked at."""
         tape = self._device.tape
         position, count = len(tape.code), len(tape.numbers)

@@ -59,7 +59,7 @@ class Pack:
         """Return whether none of its values has been read."""
         return self._parts is None
 
-    def part(self, index: int) -> Any:
+    def part(self, index: int) -> object:
         """Return the buffer of one of the values."""
         if self._parts is None:
             graph = self._taken_apart.graph
@@ -176,7 +176,7 @@ class _Group:
     def _new_pack(self) -> Pack:
         return Pack(self._spec, self._device, self._taken_apart)
 
-    def _held(self, pack: Pack, values: list[Value]) -> Iterator[Any]:
+    def _held(self, pack: Pack, values: list[Value]) -> chain[None]:
         return chain(_laid(values, pack), map(setattr, (self, self), ("pack", "_members"), (pack, values)))
 
     def forget(self) -> None:
@@ -189,7 +189,12 @@ class Packing:
     """Decide which values of a replay are packed, and when: a pack that is read often is rebuilt less and less."""
 
     def __init__(
-        self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int], at_once: bool = False
+        self,
+        plain: BoundProgram,
+        storages: Sequence[Any],
+        first: int,
+        excluded: Container[int],
+        at_once: bool = False,
     ) -> None:
         """Pack the `storages` of the places from `first` on; the `excluded` places stay as they are.
 
@@ -242,7 +247,7 @@ class Packing:
         for group in (*self._kept, *self._renewed):
             group.storages = [self._storages[place - self._first] for place in group.places]
 
-    def packs(self) -> list[Any]:
+    def packs(self) -> list[Pack | None]:
         """Return the entries of the packs in the storages."""
         return [group.pack for group in self._kept]
 

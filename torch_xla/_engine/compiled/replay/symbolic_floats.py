@@ -52,13 +52,13 @@ class HostNumber(torch.SymFloat):
         """How PyTorch's functions in C++ ask for the value, where no mode has seen the call."""
         return _Node(self)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> object:
         return self._trace.computed(-self._value, f"-{self.name}")
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> HostNumber:
         return self
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> object:
         return self._trace.computed(abs(self._value), f"abs({self.name})")
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class HostNumber(torch.SymFloat):
     def __trunc__(self) -> int:
         return int(self.seen())
 
-    def __round__(self, digits: int | None = None) -> Any:
+    def __round__(self, digits: int | None = None) -> float | int:
         return round(self.seen(), digits)
 
     def __floor__(self) -> int:
@@ -82,10 +82,10 @@ class HostNumber(torch.SymFloat):
     def __ceil__(self) -> int:
         return self.seen().__ceil__()
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: Any) -> object:
         return divmod(self.seen(), other)
 
-    def __rdivmod__(self, other: Any) -> Any:
+    def __rdivmod__(self, other: Any) -> object:
         return divmod(other, self.seen())
 
     def __hash__(self) -> int:
@@ -100,7 +100,7 @@ class HostNumber(torch.SymFloat):
     def __format__(self, form: str) -> str:
         return format(self.seen(), form)
 
-    def __reduce_ex__(self, _: object) -> Any:  # copied or pickled it is a plain float
+    def __reduce_ex__(self, _: object) -> tuple[type[float], tuple[float]]:  # copied or pickled it is a plain float
         return float, (self.seen(),)
 
     def is_integer(self) -> bool:
@@ -111,7 +111,7 @@ class HostNumber(torch.SymFloat):
         """Do as any float."""
         return self.seen().as_integer_ratio()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> float | None:
         if not hasattr(float, name):
             raise AttributeError(f"'float' object has no attribute '{name}'")
         return getattr(self.seen(), name)
@@ -139,7 +139,7 @@ class _Node:
         return self._number.seen()
 
 
-def _operand(other: Any) -> tuple[Any, str] | None:
+def _operand(other: Any) -> tuple[object, str] | None:
     """Return the value of an operand, and how it is written; `None` if it knows better what to do with a number."""
     kind = type(other)
     if kind is HostNumber:
@@ -152,14 +152,16 @@ def _operand(other: Any) -> tuple[Any, str] | None:
     return other, f"({text})"
 
 
-def _arithmetic(symbol: str, function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _arithmetic(
+    symbol: str, function: Callable[[Any, Any], Any]
+) -> tuple[Callable[..., object], Callable[..., object]]:
     def forward(self: HostNumber, other: object) -> Any:
         operand = _operand(other)
         if operand is None:
             return NotImplemented
         return self._trace.computed(function(self._value, operand[0]), f"{self.name} {symbol} {operand[1]}")
 
-    def backward(self: HostNumber, other: object) -> Any:
+    def backward(self: HostNumber, other: object) -> object:
         operand = _operand(other)
         if operand is None:
             return NotImplemented
@@ -168,7 +170,7 @@ def _arithmetic(symbol: str, function: Callable[[Any, Any], Any]) -> tuple[Calla
     return forward, backward
 
 
-def _comparison(symbol: str, function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+def _comparison(symbol: str, function: Callable[[Any, Any], bool]) -> Callable[..., object]:
     def compare(self: HostNumber, other: object) -> Any:
         operand = _operand(other)
         if operand is None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ class VersionChanges:
             else:
                 self._alone += [step.tensor] * step.count
 
-    def of(self, arguments: list[torch.Tensor]) -> tuple[list[torch.Tensor], Iterator[Any]]:
+    def of(self, arguments: list[torch.Tensor]) -> tuple[list[torch.Tensor], Iterator[None]]:
         """Return the tensors whose versions a call steps, one entry per step, and an iterator that steps the others."""
         stepped = [*self._alone, *[arguments[index] for index in self._arguments]]
         stepped += [leaf.grad for leaf in self._leaves if leaf.grad is not None]

@@ -12,6 +12,7 @@ import torch
 from ...atomic import uncollected
 from ...compat.names.torch import pytree, version_of
 from ...compat.patches.autograd_observers import hooks_of_nodes
+from ...ir.call_plan import Plan
 from ...ir.tape import Tape, Value
 from ...ir.value_spec import Spec
 from ...metrics import user_lines
@@ -433,6 +434,7 @@ def _produced(tape: Tape) -> dict[int, int]:
             slot += 1
             position += 1
             continue
+        assert isinstance(entry, Plan)
         for _ in entry.outputs:
             found[slot] = position
             slot += 1

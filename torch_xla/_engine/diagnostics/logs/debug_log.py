@@ -76,7 +76,7 @@ class Analysis:
         self._level = level
         self._file = file
         self._most_frames = most_frames
-        self._hashes: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._hashes: WeakKeyDictionary[object, str] = WeakKeyDictionary()
         self._reads = Tally()
 
     def start(self) -> None:

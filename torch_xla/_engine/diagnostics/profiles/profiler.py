@@ -115,7 +115,7 @@ def traced(name: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def call(*args: object, **kwargs: object) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             with Trace(name):
                 return function(*args, **kwargs)
 

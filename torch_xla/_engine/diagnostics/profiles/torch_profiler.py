@@ -65,7 +65,7 @@ def install() -> None:
     patch_list.profiler["export_chrome_trace"].wrap(_with_device_lanes)
 
 
-def _starting(original: Callable[[Any], None]) -> Callable[[Any], None]:
+def _starting(original: Callable[[object], None]) -> Callable[[object], None]:
     @functools.wraps(original)
     def start(profile: Any) -> None:
         if profile.use_device == "xla" and devices.existing_devices():
@@ -88,7 +88,7 @@ def _begin(profile: Any) -> None:
     profile._torch_xla = _Recording(folder, _name_modules() if profile.with_modules else [])
 
 
-def _name_modules() -> list[Any]:
+def _name_modules() -> list[object]:
     """Put a block with the module's class around the operations of each module that is called."""
 
     def before(module: torch.nn.Module, inputs: object) -> None:
@@ -104,9 +104,9 @@ def _name_modules() -> list[Any]:
     ]
 
 
-def _ending(original: Callable[..., object]) -> Callable[..., Any]:
+def _ending(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def leave(profile: object, *error: object) -> Any:
+    def leave(profile: object, *error: object) -> object:
         recording: _Recording | None = getattr(profile, "_torch_xla", None)
         try:
             return original(profile, *error)  # which waits for the device first
@@ -156,9 +156,9 @@ def _events_of(profile: object) -> tuple[DeviceEvent, ...]:
     return () if recording is None else recording.events
 
 
-def _with_device_events(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_device_events(original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
-    def parse(profile: Any, result: Any, *args: object, **kwargs: object) -> Any:
+    def parse(profile: Any, result: Any, *args: object, **kwargs: object) -> object:
         events = original(profile, result, *args, **kwargs)
         begin, index = result.trace_start_ns(), devices.current_index()
         for number, each in enumerate(_events_of(profile)):
@@ -191,7 +191,7 @@ def _with_device_events(original: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
-def _with_device_lanes(original: Callable[..., object]) -> Callable[..., Any]:
+def _with_device_lanes(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def export(profile: object, path: str, *args: object, **kwargs: object) -> Any:
         done = original(profile, path, *args, **kwargs)
@@ -206,7 +206,7 @@ def _with_device_lanes(original: Callable[..., object]) -> Callable[..., Any]:
     return export
 
 
-def _lanes(events: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, Any]]:
+def _lanes(events: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, object]]:
     """Return operations as events of a trace in Chrome's format."""
     process = f"xla:{devices.current_index()}"
     lanes = {lane: number for number, lane in enumerate(sorted({each.lane for each in events}))}

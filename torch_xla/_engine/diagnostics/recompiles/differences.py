@@ -112,7 +112,7 @@ class Known:
         return Counter(operation.plan for operation in self.graph.operations)
 
     @cached_property
-    def in_order(self) -> tuple[Any, ...]:
+    def in_order(self) -> tuple[Hashable, ...]:
         """The operators, one after the other."""
         return tuple(operation.plan.op for operation in self.graph.operations)
 
@@ -122,7 +122,7 @@ class Known:
         return frozenset(self.lines)
 
     @cached_property
-    def operators(self) -> Counter[Any]:
+    def operators(self) -> Counter[object]:
         """Return how often each operator is in the graph, whatever its operands."""
         return Counter(self.in_order)
 
@@ -341,7 +341,7 @@ def _argument(old: Operation, new: Operation) -> str:
     return f"{name} was planned twice: for operands with other strides, or by two threads at once"
 
 
-def _arguments(plan: Plan) -> dict[str, Any]:
+def _arguments(plan: Plan) -> dict[str, object]:
     args, kwargs = plan.arguments
     schema = schema_if_any(plan.op)
     if plan.op == CONSTRAINT:
@@ -363,7 +363,7 @@ def _parameters(op: object) -> Iterable[str]:
     return itertools.chain(names, (f"argument {place}" for place in itertools.count(len(names))))
 
 
-def _plain(argument: object) -> Any:
+def _plain(argument: object) -> object:
     # `True` and `1` are equal, and no list equals a tuple.
     if isinstance(argument, (list, tuple)):
         return tuple(_plain(element) for element in argument)

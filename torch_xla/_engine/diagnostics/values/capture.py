@@ -58,7 +58,7 @@ class CapturedStep:
 @contextmanager
 def capturing(path: str | os.PathLike[str], every_result: bool) -> Iterator[None]:
     """Write what the block computes to `path` at its end, unless it raises."""
-    entries: list[dict[str, Any]] = []
+    entries: list[dict[str, object]] = []
     tensors: dict[str, Tensor] = {}
 
     def inspect(run: Run) -> None:

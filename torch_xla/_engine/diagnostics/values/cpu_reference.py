@@ -1,6 +1,6 @@
 """Run one recorded operator with PyTorch on the CPU."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,7 @@ def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) 
     ]
 
 
-def _run_operator(op: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+def _run_operator(op: object, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     if not isinstance(op, OpOverload):
         raise NotRunnable(f"{op} is not PyTorch's")
     # In-place operators have arguments that the functional ones, whose rules compute them, lack at the end.
@@ -135,12 +135,12 @@ def _gradients(forward: Callable[..., Tensor], inputs: Sequence[Tensor], grad: T
     return tuple(next(found) if wants else None for wants in mask)
 
 
-def _linear_backward(x: Tensor, grad: Tensor, weight: Tensor, mask: Sequence[bool]) -> Any:
+def _linear_backward(x: Tensor, grad: Tensor, weight: Tensor, mask: Sequence[bool]) -> object:
     bias = torch.zeros(weight.shape[0], dtype=weight.dtype)
     return _gradients(torch.nn.functional.linear, (x, weight, bias), grad, mask)
 
 
-def _matmul_backward(grad: Tensor, x: Tensor, other: Tensor, mask: Sequence[bool]) -> Any:
+def _matmul_backward(grad: Tensor, x: Tensor, other: Tensor, mask: Sequence[bool]) -> object:
     return _gradients(torch.matmul, (x, other), grad, mask)
 
 
@@ -154,7 +154,7 @@ def _attention(
     return_debug_mask: bool = False,
     *,
     scale: float | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor, None, None, int, int, None, None, None]:
     if dropout_p:
         raise NotRunnable(RANDOM)
     output = _attended(query, key, value, attn_bias, is_causal, scale)
@@ -214,7 +214,7 @@ def _attention_backward(
 
 
 # Operators of our own, and those of PyTorch's that have kernels on other devices only.
-_OWN: dict[Any, Callable[..., Any]] = {
+_OWN: dict[Hashable, Callable[..., object]] = {
     READ: _read,
     WRITE: _write,
     BARRIER: lambda arrays: arrays,

@@ -1,6 +1,7 @@
 """Save a graph as JSON and load it: operators by name, so that only PyTorch's own can run."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ def encode(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _encoded_operation(operation: Operation) -> dict[str, Any]:
+def _encoded_operation(operation: Operation) -> dict[str, object]:
     plan = operation.plan
     args, kwargs = plan.arguments
     arguments: dict[str, Any] | None
@@ -96,7 +97,7 @@ def name_of_plan(plan: Plan) -> str:
     return str(op.name()) if isinstance(op, OpOverload) else str(op)
 
 
-def _operator_of(plan: Plan) -> Any:
+def _operator_of(plan: Plan) -> object:
     return plan.op[0] if isinstance(plan.op, tuple) else plan.op
 
 
@@ -106,7 +107,7 @@ def _name_for_good(plan: Plan) -> None:
         raise TypeError(f"{op} exists in this process alone, such as a compiled graph or a function of JAX")
 
 
-def _operator(name: str) -> Any:
+def _operator(name: str) -> object:
     if name in _OURS:
         return name
     try:
@@ -115,7 +116,7 @@ def _operator(name: str) -> Any:
         raise ValueError(f"this PyTorch, {torch.__version__}, has no operator {name}") from error
 
 
-def _encoded_spec(spec: Spec) -> list[Any]:
+def _encoded_spec(spec: Spec) -> list[Sequence[object]]:
     return [list(spec.size), list(spec.stride), str(spec.dtype)]
 
 
@@ -131,7 +132,7 @@ def _of_torch(name: str) -> Any:
     return value
 
 
-def _encoded(argument: object) -> Any:
+def _encoded(argument: object) -> object:
     """Encode for JSON, which has lists, strings, finite numbers, truth values and null; the rest becomes a tagged
     dict.
     """

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import torch
@@ -207,7 +206,7 @@ class _DeviceWatcher:
     def __init__(self) -> None:
         self.busy = 0.0
         self._until = 0.0
-        self._queue: queue.SimpleQueue[tuple[float, Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[float, object] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="torch_xla device watcher", daemon=True)
         self._thread.start()
 

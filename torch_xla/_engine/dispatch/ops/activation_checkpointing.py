@@ -23,7 +23,7 @@ def patch_checkpoints() -> None:
 
 def _isolating(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: object, recompute: Callable[..., object], *args: object, **kwargs: object) -> None:  # noqa: N807
-        def recompute_fn(*inputs: object) -> Any:
+        def recompute_fn(*inputs: object) -> object:
             return recompute(*_isolated(inputs))
 
         original(self, recompute_fn, *args, **kwargs)
@@ -31,14 +31,14 @@ def _isolating(original: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def _detaching(original: Callable[..., object]) -> Callable[..., Any]:
-    def detach_variable(inputs: object) -> Any:
+def _detaching(original: Callable[..., object]) -> Callable[..., object]:
+    def detach_variable(inputs: object) -> object:
         return original(_isolated(inputs) if isinstance(inputs, tuple) else inputs)
 
     return detach_variable
 
 
-def _isolated(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _isolated(inputs: tuple[Any, ...]) -> tuple[object, ...]:
     places = [i for i, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.device.type == "xla"]
     result = list(inputs)
     for place, copy in zip(places, delayed([inputs[place] for place in places]), strict=True):

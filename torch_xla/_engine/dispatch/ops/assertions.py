@@ -1,7 +1,6 @@
 """PyTorch's assertions on device values: they raise at the next wait and cause none themselves."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +42,7 @@ def functional_assert_async(self: Tensor, assert_msg: str, dep_token: Tensor) ->
     return dep_token.clone()
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "_assert_async": assert_async,
     "_assert_async.msg": assert_async,
     "_functional_assert_async.msg": functional_assert_async,

@@ -122,7 +122,7 @@ def attention_backward(
     grad_input_mask: list[bool],
     *rest: Any,
     scale: float | None = None,
-) -> Any:
+) -> object:
     """Return the gradients of attention, which can be differentiated again: then they are composed of smaller
     operators.
     """

@@ -51,7 +51,9 @@ def native_batch_norm(
         return out, mean, invstd
 
 
-def native_batch_norm_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor) -> Any:
+def native_batch_norm_out(
+    *args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `native_batch_norm`, into the given tensors."""
     outs = out, save_mean, save_invstd
     fill_all(outs, native_batch_norm(*args))
@@ -72,20 +74,22 @@ def batch_norm_with_update(
     return *results, input.new_empty(0, dtype=torch.uint8)
 
 
-def batch_norm_with_update_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor, reserve: Tensor) -> Any:
+def batch_norm_with_update_out(
+    *args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor, reserve: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Do as `batch_norm_with_update`, into the given tensors."""
     outs = out, save_mean, save_invstd, reserve
     fill_all(outs, batch_norm_with_update(*args))
     return outs
 
 
-def batch_norm_backward(*args: object) -> Any:
+def batch_norm_backward(*args: object) -> tuple[torch.Tensor, ...]:
     """Return the gradients of input, weight and bias; the last argument, the reserve, is empty."""
     grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask, _ = args
     return _gradients(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "native_batch_norm": native_batch_norm,
     "native_batch_norm.out": native_batch_norm_out,
     "_native_batch_norm_legit": native_batch_norm,

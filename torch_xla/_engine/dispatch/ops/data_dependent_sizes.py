@@ -5,7 +5,6 @@ is a read of a scalar, counted as `aten::_local_scalar_dense`, with the user's l
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -267,7 +266,7 @@ def register_splits() -> list[torch.library.Library]:
     return libraries
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "_unique": unique,
     "_unique2": unique2,
     "bincount": bincount,

@@ -79,11 +79,11 @@ EXISTS: dict[str, Callable[..., bool]] = {
 }
 
 
-def checked(name: str) -> Callable[..., Any]:
+def checked(name: str) -> Callable[..., object]:
     """Return the kernel of `aten::<name>`, which refuses parameters that the CPU refuses."""
     record, exists = recorder(f"aten::{name}"), EXISTS[name]
 
-    def kernel(*args: Any, **kwargs: object) -> Any:
+    def kernel(*args: Any, **kwargs: object) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
         given = args[:-1] if args and args[-1].__class__ is torch.Generator else args
         if not exists(*given):
             refusal = cpu_errors.refusal_of_the_cpu(operator_of(f"aten::{name}"), args, kwargs)
@@ -101,4 +101,4 @@ def checked(name: str) -> Callable[..., Any]:
     return kernel
 
 
-KERNELS: dict[str, Callable[..., Any]] = {name: checked(name) for name in EXISTS}
+KERNELS: dict[str, Callable[..., object]] = {name: checked(name) for name in EXISTS}

@@ -6,6 +6,7 @@ formulas are registered when the counter is imported, which most programs do not
 
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ def register_when_asked_for() -> None:
     import_hooks.when_imported(_COUNTER, _register)
 
 
-def _register(counter: Any) -> None:
+def _register(counter: ModuleType) -> None:
     for name, formula in _FORMULAS.items():
         operator = getattr(torch.ops.aten, name)
         if operator not in counter.flop_registry:

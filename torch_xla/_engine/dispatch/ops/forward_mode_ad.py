@@ -31,7 +31,7 @@ def efficient_zero_tensor(size: list[int], *, dtype: Any = None, device: Any = N
     return torch.zeros(size, dtype=dtype, device=device)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "_new_zeros_with_same_feature_meta": new_zeros_with_same_feature_meta,
     "_has_same_storage_numel": has_same_storage_numel,
     "_efficientzerotensor": efficient_zero_tensor,

@@ -30,12 +30,12 @@ def _transposed_if_backward_thinks_so(matrix: Tensor) -> Tensor:
     return matrix if matrix.is_contiguous() or matrix.is_complex() else matrix.mT
 
 
-def linalg_det(A: Tensor) -> Any:
+def linalg_det(A: Tensor) -> tuple[torch.Tensor, ...]:
     """Return the determinant, with the factors that its backward expects."""
     return _det(_transposed_if_backward_thinks_so(A))
 
 
-def linalg_slogdet(A: Tensor) -> Any:
+def linalg_slogdet(A: Tensor) -> tuple[torch.Tensor, ...]:
     """Sign and logarithm of the determinant, with the factors that their backward expects."""
     return _slogdet(_transposed_if_backward_thinks_so(A))
 
@@ -49,7 +49,9 @@ def _checking(name: str, called: str) -> Kernel:
     """Return the kernel of a factorization whose last result shows failures; with `check_errors` they raise."""
     record = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, *args: object, check_errors: bool = False, **kwargs: object) -> Any:
+    def kernel(
+        self: Tensor, *args: object, check_errors: bool = False, **kwargs: object
+    ) -> tuple[torch.Tensor, ...] | None:
         results = record(self, *args, **kwargs)
         if check_errors:
             _check(results[-1], called, self)
@@ -74,13 +76,13 @@ def _check_finite(matrices: Tensor) -> None:
         raise RuntimeError("torch.linalg.eig: input tensor should not contain infs or NaNs.")
 
 
-def linalg_eig(self: Tensor) -> Any:
+def linalg_eig(self: Tensor) -> object:
     """Implement `torch.linalg.eig`, for finite matrices."""
     _check_finite(self)
     return _eig(self)
 
 
-def linalg_eigvals(self: Tensor) -> Any:
+def linalg_eigvals(self: Tensor) -> object:
     """Implement `torch.linalg.eigvals` without derivatives, for finite matrices; LAPACK does not survive others."""
     _check_finite(self)
     return _eigvals(self)
@@ -105,7 +107,7 @@ def _within_right_sides(solution: Tensor, length: int, is_vector: bool) -> Tenso
     return (place.squeeze(-1) if is_vector else place).copy_(solution)
 
 
-def linalg_lstsq_out(*args: Any, driver: str | None = None, **outs: Tensor) -> Any:
+def linalg_lstsq_out(*args: Any, driver: str | None = None, **outs: Tensor) -> object:
     """Do as `linalg_lstsq`, into the given tensors."""
     targets = tuple(outs[name] for name in ("solution", "residuals", "rank", "singular_values"))
     for target, result in zip(targets, linalg_lstsq(*args, driver=driver), strict=True):
@@ -155,7 +157,7 @@ def linalg_ldl_solve_out(*args: Any, out: Tensor, hermitian: bool = False) -> Te
     return out
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,
     "cholesky": cholesky,

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +76,7 @@ def _with_storage(tensor: Tensor) -> Tensor:
     return whole.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: int = 1, alpha: int = 1) -> Tensor:
     """Implement `Tensor.addbmm_`, the one in-place operator that gives a smaller target the size of the sum."""
     result = torch.addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
     return self.resize_(result.shape).copy_(result)
@@ -109,7 +108,7 @@ def _in_order(name: str) -> Kernel:
     return kernel
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     **linear_algebra.KERNELS,
     "addbmm_": addbmm_,
     "as_strided_copy": as_strided_copy,

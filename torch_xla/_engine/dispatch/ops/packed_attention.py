@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..recording_kernel import recorder
@@ -50,7 +51,7 @@ def flash_attention_backward(
     rng_state: Tensor,
     unused: Tensor,
     **options: object,
-) -> Any:
+) -> tuple[torch.Tensor, ...]:
     """Return the gradients of query, key and value."""
     _refuse(query, key, value, dropout_p, False)
     operands = grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k
@@ -79,7 +80,7 @@ def _refuse(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, return_
         )
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "_flash_attention_forward": flash_attention_forward,
     "_flash_attention_backward": flash_attention_backward,
     "_flash_attention_forward_no_dropout_inplace": flash_attention_into,

@@ -87,7 +87,7 @@ class RecurrentLayer(torch.autograd.Function):
         return output, states[0], states[1]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Record the gradients, by PyTorch's composition if they will be differentiated, or are many at once."""
         input, hidden, cell, output, sizes, *rest = ctx.saved_tensors
         layer: Layer = ctx.layer
@@ -219,7 +219,7 @@ def _kernel(cell_type: str) -> Callable[..., Any]:
     def kernel(
         input: Tensor, state: object, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool, batch_first: bool,
-    ) -> Any:  # fmt: skip
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         if batch_first:
             input = input.transpose(0, 1)
         network = _Network(cell_type, input, None, *_split(cell_type, state), params, has_biases, num_layers, dropout,
@@ -234,7 +234,7 @@ def _packed_kernel(cell_type: str) -> Callable[..., Any]:
     def kernel(
         data: Tensor, batch_sizes: Tensor, state: object, params: Sequence[Tensor], has_biases: bool, num_layers: int,
         dropout: float, train: bool, bidirectional: bool,
-    ) -> Any:  # fmt: skip
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         network = _Network(cell_type, data, batch_sizes, *_split(cell_type, state), params, has_biases, num_layers,
                            dropout, train, bidirectional)  # fmt: skip
         return network.run()

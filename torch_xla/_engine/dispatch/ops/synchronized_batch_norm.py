@@ -94,8 +94,8 @@ def gather_stats(
     return gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 
 
-def _out(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    def fill(*args: object, out0: Tensor, out1: Tensor) -> Any:
+def _out(kernel: Callable[..., Any]) -> Callable[..., object]:
+    def fill(*args: object, out0: Tensor, out1: Tensor) -> tuple[torch.Tensor, ...]:
         fill_all((out0, out1), kernel(*args))
         return out0, out1
 
@@ -111,12 +111,12 @@ class _WithoutDerivative(torch.autograd.Function):
         return kernel(*args)
 
     @staticmethod
-    def backward(ctx: Any, *_: object) -> Any:
+    def backward(ctx: Any, *_: object) -> object:
         raise RuntimeError(f"derivative for aten::{ctx.name} is not implemented")
 
 
-def _above_autograd(name: str, kernel: Callable[..., object]) -> Callable[..., Any]:
-    def call(*args: object) -> Any:
+def _above_autograd(name: str, kernel: Callable[..., object]) -> Callable[..., object]:
+    def call(*args: object) -> object:
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
             return _WithoutDerivative.apply(name, kernel, *args)  # type: ignore[no-untyped-call]
         with private.below_autograd():
@@ -125,13 +125,13 @@ def _above_autograd(name: str, kernel: Callable[..., object]) -> Callable[..., A
     return call
 
 
-_OPERATORS: dict[str, Callable[..., Any]] = {
+_OPERATORS: dict[str, Callable[..., object]] = {
     "batch_norm_update_stats": update_stats,
     "batch_norm_gather_stats": gather_stats,
     "batch_norm_gather_stats_with_counts": gather_stats_with_counts,
 }
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     **_OPERATORS,
     **{f"{name}.out": _out(kernel) for name, kernel in _OPERATORS.items()},
 }

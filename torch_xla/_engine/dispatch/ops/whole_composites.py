@@ -7,7 +7,6 @@ PyTorch composes it again, of operators that have one.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return result
 
 
-def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
+def linear_backward(
+    self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
+) -> tuple[torch.Tensor | None, ...]:
     """Implement `aten::linear_backward`, which sums the gradient of the bias over all rows.
 
     The operator does not receive the size of the bias. For a bias of several dimensions, which PyTorch broadcasts,
@@ -47,7 +48,9 @@ def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_ma
     return grad_input, grad_weight, grad_bias
 
 
-def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
+def _differentiable_backward(
+    self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
+) -> tuple[torch.Tensor | None, ...]:
     """Implement `aten::linear_backward` above autograd: composed where it may be differentiated again.
 
     PyTorch's own formula refuses complex numbers, and weights that are no matrices. This one costs a Python call, only
@@ -69,7 +72,7 @@ def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, 
     return grad_input, grad_weight, grad_bias
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"linear_backward": linear_backward}
+KERNELS: dict[str, Callable[..., object]] = {"linear_backward": linear_backward}
 
 # `matmul` is none of them: its whole form has no second derivative either.
 _WHOLE = {"linear": linear}
@@ -90,9 +93,9 @@ def _register() -> None:
     _registered.append(library)
 
 
-def _entering(original: Callable[..., object]) -> Callable[..., Any]:
+def _entering(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def enter_dual_level() -> Any:
+    def enter_dual_level() -> object:
         level = original()
         while _registered:
             private.unregister(_registered.pop())
@@ -101,7 +104,7 @@ def _entering(original: Callable[..., object]) -> Callable[..., Any]:
     return enter_dual_level
 
 
-def _leaving(original: Callable[..., object]) -> Callable[..., Any]:
+def _leaving(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def exit_dual_level(*, level: object = None) -> None:
         original(level=level)

@@ -278,7 +278,7 @@ class _Gathered(torch.autograd.Function):
         return tuple(whole)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[object, ...]:
         return None, None, *ctx.unit.reduce(gradients)
 
 

@@ -15,6 +15,7 @@ from ... import config, metrics
 from ...caching.bounded import put_last
 from ...compile.inlining import inlined
 from ...compile.program import Program
+from ...ir.call_plan import Plan
 from ...ir.sharding import Sharding
 from ...ir.tape import Tape, Value
 from ...ir.value_spec import Spec, sharded
@@ -182,8 +183,11 @@ def _places(tape: Tape) -> Mapping[int, int]:
         entry = tape.code[place]
         if isinstance(entry, Spec):
             found[slot] = place
-        slot += 1 if isinstance(entry, Spec) else len(entry.outputs)
-        place += 1 if isinstance(entry, Spec) else 1 + len(entry.operands)
+            slot += 1
+            place += 1
+        elif isinstance(entry, Plan):
+            slot += len(entry.outputs)
+            place += 1 + len(entry.operands)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -36,7 +35,7 @@ class _Seen:
         outputs: Sequence[Value],
         numbers: Sequence[float | int],
         lines: Sequence[object],
-    ) -> Sequence[Any]:
+    ) -> Sequence[object]:
         """Return how the results of a program would be divided, and keep the program."""
         roles = roles_of(program.graph, inputs, outputs, {"": self.model})
         if automatic.multiplies(program) and any(role.kind is RoleKind.PARAMETER for role in roles):
