@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
@@ -56,9 +55,7 @@ class EditedModule:
     barriers: int = 0
 
     @classmethod
-    def reading(
-        cls, module: torch.nn.Module, rules: Mapping[str, _Found]
-    ) -> tuple["EditedModule", list[tuple[_Found, Any]]]:
+    def reading(cls, module: ir.Module, rules: Mapping[str, _Found]) -> tuple["EditedModule", list[tuple[_Found, Any]]]:
         """Return a module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
         functions: dict[str, Any] = {}
         calls: dict[str, list[Any]] = {}

@@ -98,7 +98,7 @@ def _looking_at_no_element(name: str) -> Kernel:
 def keeping_room(record: Kernel) -> Kernel:
     """Return the kernel of an operator with (self, dim, index): its result grows as `self` does along another `dim`."""
 
-    def kernel(self: Tensor, dim: int, index: Tensor) -> torch.Tensor | None:
+    def kernel(self: Tensor, dim: int, index: Tensor) -> torch.Tensor:
         grown = value_of(self) if self.device.type == "xla" else None
         if not isinstance(grown, spare_capacity.Grown) or not shows_all(self, grown.spec):
             return record(self, dim, index)

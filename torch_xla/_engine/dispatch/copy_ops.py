@@ -30,7 +30,7 @@ def of_one(name: str) -> Callable[..., object]:
     """Return the kernel of an operator with (self, src, …)."""
     record = recorder(f"aten::{name}")
 
-    def kernel(self: Tensor, src: Tensor, *args: object, **kwargs: object) -> torch.Tensor | None:
+    def kernel(self: Tensor, src: Tensor, *args: object, **kwargs: object) -> object:
         if self.device.type == "xla":
             return record(self, _beside(src, self), *args, **kwargs)
         return operator_of(f"aten::{name}").overload(self, src.to(self.device), *args, **kwargs)

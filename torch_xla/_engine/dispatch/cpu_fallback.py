@@ -39,9 +39,7 @@ class _Kernels:
 _CPU = _Kernels(torch.device("cpu"), to_cpu, lambda tensor, device: tensor.to(device.torch_device), upload_into)
 
 
-def run(
-    operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+def run(operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
     """Run the call on copies of its tensors, and copy results and writes back."""
     name = schema_of(operator.overload).name
     start = time.perf_counter()
@@ -54,9 +52,7 @@ def run(
     return result
 
 
-def _run(
-    name: str, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+def _run(name: str, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
     device = _target(args, kwargs)
     kernels = _beside(device, args, kwargs)
     if kernels is not None:
@@ -92,7 +88,7 @@ def _beside(device: Device, args: tuple[object, ...], kwargs: Mapping[str, objec
 
 def _run_by(
     kernels: _Kernels, device: Device, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+) -> object:
     copies: dict[int, torch.Tensor] = {}
     originals: dict[int, torch.Tensor] = {}
     written = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]

@@ -132,7 +132,7 @@ def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.
     return -shown if view.neg else shown
 
 
-def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: int = 0) -> complex | None:
+def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: int = 0) -> complex:
     """Return the Python number in a one-element tensor, counted among the `reads`: the kernel of
     `aten::_local_scalar_dense`.
 

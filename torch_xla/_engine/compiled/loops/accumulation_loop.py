@@ -47,7 +47,7 @@ def accumulate(
     model: nn.Module,
     carried: Sequence[Any],
     is_pure: bool,
-) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Call `step` for each slice, add the gradients of the mean loss to the model's, and return the mean loss.
 
     Where gradients are switched off, there is only the loss.

@@ -73,7 +73,7 @@ class Substitution(TorchFunctionMode):
         self._selections = selections
         self._depth = -1  # of the body that it is entered in
 
-    def __enter__(self) -> Substitution | None:
+    def __enter__(self) -> "Substitution":
         self._depth = _here.depth
         try:
             _transforms.begin(id(self))

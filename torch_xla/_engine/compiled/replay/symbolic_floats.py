@@ -111,7 +111,7 @@ class HostNumber(torch.SymFloat):
         """Do as any float."""
         return self.seen().as_integer_ratio()
 
-    def __getattr__(self, name: str) -> float | None:
+    def __getattr__(self, name: str) -> object:
         if not hasattr(float, name):
             raise AttributeError(f"'float' object has no attribute '{name}'")
         return getattr(self.seen(), name)

@@ -83,7 +83,7 @@ def checked(name: str) -> Callable[..., object]:
     """Return the kernel of `aten::<name>`, which refuses parameters that the CPU refuses."""
     record, exists = recorder(f"aten::{name}"), EXISTS[name]
 
-    def kernel(*args: Any, **kwargs: object) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+    def kernel(*args: Any, **kwargs: object) -> object:
         given = args[:-1] if args and args[-1].__class__ is torch.Generator else args
         if not exists(*given):
             refusal = cpu_errors.refusal_of_the_cpu(operator_of(f"aten::{name}"), args, kwargs)

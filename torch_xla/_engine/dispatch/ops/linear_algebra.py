@@ -49,9 +49,7 @@ def _checking(name: str, called: str) -> Kernel:
     """Return the kernel of a factorization whose last result shows failures; with `check_errors` they raise."""
     record = recorder(f"aten::{name}")
 
-    def kernel(
-        self: Tensor, *args: object, check_errors: bool = False, **kwargs: object
-    ) -> tuple[torch.Tensor, ...] | None:
+    def kernel(self: Tensor, *args: object, check_errors: bool = False, **kwargs: object) -> tuple[torch.Tensor, ...]:
         results = record(self, *args, **kwargs)
         if check_errors:
             _check(results[-1], called, self)

@@ -259,7 +259,7 @@ def line_of(node: Node) -> tuple[str, int, str] | None:
     return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
 
-def _call(node: Node, args: Any, kwargs: Any) -> jax.Array | list[jax.Array | None] | None:
+def _call(node: Node, args: Any, kwargs: Any) -> object:
     if node.target in _SIZES:
         return _SIZES[node.target](*args, **kwargs)
     if node.target in EMPTY:

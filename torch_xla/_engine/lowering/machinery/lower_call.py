@@ -36,7 +36,7 @@ def lower(
 
 def apply_rule(
     plan: Plan, operands: Sequence[jax.Array], numbers: Sequence[jax.Array | float], key: jax.Array | None
-) -> jax.Array | Sequence[jax.Array | list[jax.Array] | None] | None:
+) -> object:
     """Return the result of the plan's rule for these operands."""
     rule = rule_of(plan.op)
     if rule is None:

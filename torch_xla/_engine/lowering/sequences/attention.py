@@ -205,7 +205,7 @@ def attention(
     *,
     scale: float | None = None,
     key: jax.Array,
-) -> tuple[jax.Array | int | None, ...] | None:
+) -> tuple[jax.Array | int | None, ...]:
     call = AttentionCall(query, key_, value, attn_bias, dropout_p, is_causal, scale)
     fused = filter(None, (kernel.attention(call) for kernel in KERNELS))
     output, log_sum = next(fused, None) or _composed(call, key)
