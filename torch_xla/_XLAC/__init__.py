@@ -7,7 +7,6 @@ For new programs the public modules have the same: `torch_xla`, `torch_xla.runti
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import torch

@@ -1,7 +1,7 @@
 """Shapes and element types of the operands and results of a builder's operations."""
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 import jax
 import torch
@@ -29,8 +29,7 @@ class Type:
     PRED = "pred"
 
 
-# JAX's description of an array, or those of a tuple's elements.
-Described = Union[jax.ShapeDtypeStruct, tuple["Described", ...]]
+Described = interop.BuilderDescribed
 
 
 class Shape:
@@ -101,7 +100,7 @@ class Shape:
         """Return XLA's name of the element type."""
         return interop.dtype_name(interop.builder_array_of(self._described).dtype)
 
-    def _tuple(self) -> tuple["Described", ...]:
+    def _tuple(self) -> tuple[Described, ...]:
         if not isinstance(self._described, tuple):
             raise TypeError(f"expected the Shape of a tuple, not {self!r}")
         return self._described

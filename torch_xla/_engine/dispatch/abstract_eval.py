@@ -63,7 +63,7 @@ def infer(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) 
     with private.without_modes(), torch.no_grad(), private.meta_kernels_for_the_cpu(of_the_cpu):
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
         kernel = missing_meta_kernels.KERNELS.get(operator.name) or overload_for(operator, meta_args)
-        result = kernel(*meta_args, **meta_kwargs)
+        result: Any = kernel(*meta_args, **meta_kwargs)
         if operator.name in _ORDERED_AS:
             result = _ordered_as(result, meta_args[_ORDERED_AS[operator.name]])
         elif _is_ordered_by_operands(operator) and isinstance(result, torch.Tensor):

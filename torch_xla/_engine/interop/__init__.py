@@ -11,6 +11,7 @@ from .jax_functions import call as call_jax
 from .pallas import Interpreted as InterpretedKernel
 from .xla_builder import Builder as XlaBuilder
 from .xla_builder import Computation as BuilderComputation
+from .xla_builder import Described as BuilderDescribed
 from .xla_builder import Node as BuilderNode
 from .xla_builder import array as builder_array
 from .xla_builder import array_of as builder_array_of

@@ -14,7 +14,7 @@ from ..atomic import uncollected
 from .xla_builder_ops import FORMS
 
 # A description of a value: a `ShapeDtypeStruct`, or a tuple of descriptions.
-Described = Any
+Described = jax.ShapeDtypeStruct | tuple["Described", ...]
 
 NAMES: dict[str, torch.dtype] = {n: dtype for dtype, n in dtypes.SHORT_NAMES.items() if dtype is not torch.complex32}
 

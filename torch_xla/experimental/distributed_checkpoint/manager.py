@@ -185,7 +185,7 @@ class CheckpointManager:
             dist.barrier(self._group)
 
 
-def _own_group(group: dist.ProcessGroup | None) -> Any:
+def _own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     """Return a new group of the same processes, whose collectives no other code orders."""
     return dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
 

@@ -55,7 +55,7 @@ class HostNumber(torch.SymFloat):
     def __neg__(self) -> object:
         return self._trace.computed(-self._value, f"-{self.name}")
 
-    def __pos__(self) -> HostNumber:
+    def __pos__(self) -> "HostNumber":
         return self
 
     def __abs__(self) -> object:
