@@ -67,6 +67,11 @@ CASES = {
         score=lambda _: lambda s, b, h, q, k: s + (k - q) * torch.exp2(-(h + 1.0)),
         mask=lambda _: lambda b, h, q, k: q >= k,
     ),
+    "learned-alibi": Case(
+        score=lambda captured: lambda s, b, h, q, k: s + (k - q) * captured[0][h],
+        mask=lambda _: lambda b, h, q, k: q >= k,
+        captured=(torch.exp2(-torch.arange(HEADS).double() - 1),),
+    ),
     "learned-bias": Case(score=relative, captured=(drawn(HEADS, QUERIES + KEYS),)),
     "two-learned": Case(score=gated, captured=(drawn(KEYS), drawn(BATCH, HEADS))),
     "one-head-of-keys-each": Case(heads=HEADS_OF_KEYS, mask=lambda _: lambda b, h, q, k: q >= k),
@@ -161,11 +166,34 @@ def test_float64_is_exact_to_its_own_precision(name: str) -> None:
         torch.testing.assert_close(each, expected, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize("name", ["alibi", "learned-alibi"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_narrow_floats_are_computed_in_float32(dtype: torch.dtype) -> None:
-    for found, expected in zip(ours(CASES["alibi"], dtype, compiled), formula(CASES["alibi"]), strict=True):
+def test_narrow_floats_are_computed_in_float32(dtype: torch.dtype, name: str) -> None:
+    for found, expected in zip(ours(CASES[name], dtype, compiled), formula(CASES[name]), strict=True):
         bound = 0.05 if dtype is torch.bfloat16 else 0.006
         torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("attend", [flex_attention, compiled], ids=["recorded", "compiled"])
+def test_captured_tensors_need_no_gradient(attend: Callable[..., Any]) -> None:
+    """Of three captured tensors, one has integers, and one is not differentiated."""
+    group, offset, table = torch.arange(64) % 5, drawn(64), drawn(5, 5)
+
+    def gradient(attended: Callable[..., torch.Tensor], dtype: torch.dtype, device: str) -> torch.Tensor:
+        of, plus = group.to(device), offset.to(device, dtype)
+        learned = table.to(device, dtype, copy=True).requires_grad_()
+        query = drawn(1, 2, 64, FEATURES).to(device, dtype)
+        output = attended(query, query, query, lambda s, b, h, q, k: s + learned[of[q], of[k]] + plus[k])
+        (found,) = torch.autograd.grad((output * weights_of(output)).sum(), learned)
+        return found.cpu().double()
+
+    def written_out(query: Any, key: Any, value: Any, score: Any) -> torch.Tensor:
+        rows, columns = torch.meshgrid(torch.arange(64), torch.arange(64), indexing="ij")
+        scores: torch.Tensor = score(query @ key.mT / FEATURES**0.5, None, None, rows, columns)
+        return scores.softmax(-1) @ value
+
+    expected = gradient(written_out, torch.float64, "cpu")
+    torch.testing.assert_close(gradient(attend, torch.float32, "xla"), expected, rtol=2e-5, atol=2e-5)
 
 
 def test_blocks_without_a_function_decide_alone() -> None:

@@ -22,7 +22,7 @@ from ...metrics.observers import observers
 from ..linear_algebra.matmul import linear
 from ..machinery import promotion
 from ..machinery.lower_call import cast
-from ..machinery.opmath import rounded_to_halves
+from ..machinery.opmath import FLOAT32, rounded_to_halves, widened
 from ..machinery.product_precision import precision_of
 from ..machinery.registry import Promotion, Rule, rule_of
 from ..views.apply_view_ops import read_view, write_view
@@ -33,6 +33,8 @@ higher_order: dict[Any, Callable[..., Any]] = {}
 
 # A frame as PyTorch writes it into its graphs.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
+
+_HALVES = tuple(map(dtypes.to_jax, (torch.float16, torch.bfloat16)))
 
 PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
@@ -188,8 +190,12 @@ def is_random(module: GraphModule, node: Node) -> bool:
     return False
 
 
-def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.Array]) -> Any:
-    """Return the outputs of the graph for these inputs and a key for each of its draws, nested as it returns them."""
+def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.Array], is_wide: bool = False) -> Any:
+    """Return the outputs of the graph for these inputs and a key for each of its draws, nested as it returns them.
+
+    If `is_wide`, values that the graph has in float16 or bfloat16 are float32 here, except where it casts them.
+    """
+    arrays = list(map(widened, arrays)) if is_wide else arrays
     values: dict[Node, Any] = {}
     inputs = iter(arrays)
     unused = iter(keys)
@@ -199,6 +205,7 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
         elif node.op == "get_attr":
             inside = graph_at(node)
             values[node] = jax.numpy.asarray(constant_at(node)) if inside is None else inside
+            values[node] = widened(values[node]) if is_wide else values[node]
         elif node.op == "output":
             return torch.fx.node.map_arg(node.args[0], values.__getitem__)
         elif isinstance(node.target, OpOverload):
@@ -212,9 +219,9 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
                     operands = [values[each] for each in layer if each is not None]
                     with precision_of(operands):
                         result = linear(*operands)
-                    values[node] = _as_promised(result, node.meta.get("val"))
+                    values[node] = _as_promised(result, node.meta.get("val"), is_wide)
                 else:
-                    values[node] = _call(node, args, kwargs)
+                    values[node] = _call(node, args, kwargs, is_wide)
             if observers.watch_node is not None:
                 observers.watch_node(node, (args, kwargs), values[node])
         else:
@@ -259,13 +266,13 @@ def line_of(node: Node) -> tuple[str, int, str] | None:
     return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
 
-def _call(node: Node, args: Any, kwargs: Any) -> object:
+def _call(node: Node, args: Any, kwargs: Any, is_wide: bool) -> object:
     if node.target in _SIZES:
         return _SIZES[node.target](*args, **kwargs)
     if node.target in EMPTY:
-        return _as_promised(EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
+        return _as_promised(EMPTY[node.target](*args, **kwargs), node.meta.get("val"), is_wide)
     if node.target in _STRIDED:
-        return _as_promised(_STRIDED[node.target](*args, **kwargs), node.meta.get("val"))
+        return _as_promised(_STRIDED[node.target](*args, **kwargs), node.meta.get("val"), is_wide)
     rule = rule_for(node.target)
     if rule is None:
         raise NotImplementedError(f"{node.target} has no lowering rule")
@@ -274,7 +281,7 @@ def _call(node: Node, args: Any, kwargs: Any) -> object:
         args, kwargs = _promote(rule.promotion, args, kwargs)
     with precision_of(pytree.tree_leaves((args, kwargs))):
         result = rule.lower(*args, **kwargs)
-    return _as_promised(result, node.meta.get("val"))
+    return _as_promised(result, node.meta.get("val"), is_wide)
 
 
 def _promote(kind: Promotion, args: object, kwargs: object) -> tuple[Any, Any]:
@@ -290,14 +297,16 @@ def _promote(kind: Promotion, args: object, kwargs: object) -> tuple[Any, Any]:
     return promoted
 
 
-def _as_promised(result: Any, promised: Any) -> Any:
+def _as_promised(result: Any, promised: Any, is_wide: bool) -> Any:
     if result is None:
         return None  # masked out by the call; PyTorch's description of the operator does not know
     if isinstance(promised, torch.Tensor):
         dtype = dtypes.to_jax(promised.dtype)
         array = jax.numpy.asarray(result)
+        if is_wide and dtype in _HALVES:
+            return widened(cast(array, dtype) if array.dtype != FLOAT32 else array)
         array = array if array.dtype == dtype else cast(array, dtype)
         return rounded_to_halves(array) if promised.dtype is torch.complex32 else array
     if isinstance(promised, (list, tuple)):
-        return [_as_promised(r, p) for r, p in zip(result, promised, strict=False)]
+        return [_as_promised(r, p, is_wide) for r, p in zip(result, promised, strict=False)]
     return result

@@ -1,8 +1,9 @@
 """Flex attention and its gradient: attention whose scores and mask are functions of the user's.
 
 PyTorch gives both functions as graphs of scalars: `score_mod(score, batch, head, row, column, *captured)` and
-`mask_mod(batch, head, row, column, *captured)`. Here they are evaluated for one tile of scores at a time. Tiles that
-the block mask leaves out for all batches and heads are not computed.
+`mask_mod(batch, head, row, column, *captured)`. Here they are evaluated for one tile of scores at a time, in float32
+for narrower operands, as PyTorch's kernels do. Tiles that the block mask leaves out for all batches and heads are not
+computed.
 
 Both operators count logarithms to the base 2, as PyTorch's kernels do. Shapes: query (Bq, Hq, Sq, D), key (Bkv, Hkv,
 Skv, D), value (Bkv, Hkv, Skv, Dv). Hq is a multiple of Hkv, and Bkv may be 1.
@@ -81,15 +82,18 @@ class _Blocks(Tiles):
     ) -> tuple[jax.Array, Sequence[jax.Array]]:
         def function(*arguments: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
             assert self._joint is not None
-            found = interpreter.interpret(self._joint, [*arguments, *self._captured], ())
+            found = interpreter.interpret(self._joint, [*arguments, *self._captured], (), is_wide=True)
             return found[0], [_total(found[5 + place]) for place in self._places]
 
         found: tuple[jax.Array, Sequence[jax.Array]] = self._by_scalars(function, (0, None), row, column, plain, grad)
         return found
 
-    def by_place(self, grads: Sequence[jax.Array]) -> tuple[jax.Array | None, ...]:
-        """Return the gradients of all captured tensors, or `None` for a tensor without a gradient."""
-        results: list[jax.Array | None] = [None] * len(self._captured)
+    def by_place(self, grads: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        """Return the gradients of all captured tensors.
+
+        PyTorch describes the operator as one with a gradient for each. Zeros take the place of those that it ignores.
+        """
+        results = [jnp.zeros_like(each) for each in self._captured]
         for place, grad in zip(self._places, grads, strict=True):
             results[place] = grad.astype(self._captured[place].dtype)
         return tuple(results)
@@ -100,7 +104,7 @@ class _Blocks(Tiles):
         """Evaluate a graph of scalars that gives one scalar for each element of a tile."""
 
         def function(*scalars: jax.Array) -> jax.Array:
-            return interpreter.interpret(graph, [*scalars, *captured], ())
+            return interpreter.interpret(graph, [*scalars, *captured], (), is_wide=True)
 
         return self._by_scalars(function, 0, row, column, *tiles)  # type: ignore[no-any-return]
 
@@ -205,8 +209,8 @@ def flex_attention_backward(
     score_captured: _Arrays = (),
     mask_captured: _Arrays = (),
     key: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array | None, ...]]:
-    """Return the gradients of query, key, value, and of each tensor that `score_mod` captured, or `None` for it.
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """Return the gradients of query, key, value, and of each tensor that `score_mod` captured.
 
     `joint_graph` takes a score, the four indices, the gradient of the changed score and the captured tensors, and gives
     the gradients of all but the fourth.
