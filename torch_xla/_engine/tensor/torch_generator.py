@@ -23,7 +23,7 @@ class TorchGenerator(torch.Generator):
 
     def __new__(cls, index: int | None = None) -> "TorchGenerator":
         made = super().__new__(cls)
-        made._index = current_index() if index is None else _existing(index)
+        made._index = _existing(current_index() if index is None else index)
         made.own = Generator()
         _living[_identity(made)] = made
         return made

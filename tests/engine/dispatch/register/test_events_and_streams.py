@@ -149,8 +149,10 @@ def test_a_compiled_function_may_wait() -> None:
     assert torch_xla.compile(timed)(x).tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("make", [lambda: torch.Stream("xla"), lambda: torch.Event("xla")])
-def test_a_stream_or_an_event_makes_the_device_the_accelerator(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: torch.Stream("xla"), lambda: torch.Event("xla"), lambda: torch.Generator("xla")]
+)
+def test_what_names_the_device_makes_it_the_accelerator(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "existing", [])
     monkeypatch.setattr(torch_accelerator.platform, "is_started", lambda: False)
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
