@@ -16,7 +16,7 @@ from torch_xla._engine.ir import call_plan, value_spec
 from torch_xla._engine.lowering.machinery import registry
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
-from torch_xla._engine.tensor import storage
+from torch_xla._engine.tensor import storage, views
 from torch_xla.interop import call_jax
 
 
@@ -33,7 +33,7 @@ def sizes() -> tuple[int, ...]:
     return (
         plans,
         len(value_spec._specs),
-        len(storage._views),
+        len(views._views),
         len(registry._made),
         len(jax_functions.known),
         len(call_plan._plans),
@@ -149,10 +149,10 @@ def test_what_a_program_uses_stays() -> None:
         return result
 
     first = step()
-    value, view = storage.value_of(weight).spec, storage.view_of(held)
+    value, view = storage.value_of(weight).spec, views.view_of(held)
     step()
     counters.clear()
     interning.drop_unused()
-    assert value_spec.spec_of((7, 3), (3, 1), torch.float32) is value and storage.view_of(held) is view
+    assert value_spec.spec_of((7, 3), (3, 1), torch.float32) is value and views.view_of(held) is view
     torch.testing.assert_close(step().cpu(), first.cpu())
     assert not counters.value_of("UncachedCompile")

@@ -12,7 +12,8 @@ from torch_xla._engine.dispatch import recording_kernel
 from torch_xla._engine.dispatch.recording_kernel import look_at_calls, take_apart
 from torch_xla._engine.ir.call_plan import Plan
 from torch_xla._engine.tensor.device import device_at
-from torch_xla._engine.tensor.storage import value_of, view_of
+from torch_xla._engine.tensor.storage import value_of
+from torch_xla._engine.tensor.views import view_of
 
 
 def plans() -> list[object]:

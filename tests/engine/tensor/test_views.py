@@ -16,7 +16,9 @@ from torch_xla._engine.compile.stages import stage_cuts
 from torch_xla._engine.lowering.views.storage_access import READ
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step.schedule import clear_schedules
+from torch_xla._engine.tensor import views
 from torch_xla._engine.tensor.device import device_at
+from torch_xla._engine.tensor.storage import value_of
 
 
 def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -395,3 +397,13 @@ def test_alias_chains_show_one_memory(size: tuple[int, ...]) -> None:
     aliases = [x.view(-1), x.detach(), x.data, x[...], x.unsqueeze(0), x.view_as(x), x.expand_as(x)]
     x.add_(1)
     assert all(bool((alias == 1).all()) for alias in aliases)
+
+
+@pytest.mark.parametrize("make", [views.new_read_plan, views.new_write_plan])
+def test_views_that_differ_only_in_their_offset_share_a_plan(make: Callable[[Any, Any], Any]) -> None:
+    x = torch.zeros(5, 3, device="xla")
+    first, second = views.view_of(x[1]), views.view_of(x[2])
+    assert first is views.view_of(x[1]) and first is not second and first.kind is second.kind
+    plan = make(value_of(x).spec, first)
+    assert plan is make(value_of(x).spec, second) and plan.numbers == (int,)
+    assert plan is not make(value_of(x).spec, views.view_of(x[1:3]))

@@ -28,9 +28,9 @@ from ..tensor.storage import (
     shows_all,
     snapshot,
     value_of,
-    view_of,
     wrap,
 )
+from ..tensor.views import view_of
 from ..transfer import host_copies, storage_bytes
 from .checks import cpu_errors
 from .checks.cpu_dtypes import refuse_without_kernel

@@ -34,11 +34,11 @@ from ..tensor.storage import (
     slot_of,
     value_of,
     values_of_whole,
-    view_of,
     wrap,
     wrap_all,
 )
 from ..tensor.torch_generator import state_of
+from ..tensor.views import view_of
 from . import call_planning, cpu_fallback, foreach_aliasing
 from .call_planning import SMALLEST_NORMAL, Call, Entry
 from .checks import cpu_errors

@@ -2,8 +2,8 @@
 
 In: host tensors and calls from `dispatch/`. Out: values on the tape of a device.
 
-Doors: device, device_names, host_known_values, live_counters, op_user_lines, optimization_barrier, random_state,
-seeds, sharding_annotations, spare_capacity, storage, torch_generator, upload, variable_names.
+Doors: device, device_names, host_known_values, live_counters, op_user_lines, random_state, seeds,
+sharding_annotations, spare_capacity, storage, torch_generator, upload, variable_names, views.
 """
 
 from .device import Device, current_index, device_count, device_for, existing_devices, set_current_index

@@ -4,7 +4,7 @@ A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` s
 that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -12,66 +12,23 @@ from typing import Any
 import torch
 
 from ..atomic import run_through, stores
-from ..caching.interning import drop_unheld, look_through, note_new, table_of_plans
+from ..caching.interning import look_through, note_new
 from ..compat.names import torch as private
 from ..compat.names.torch import address_of, redispatch_of
-from ..ir.call_plan import Number, Operand, Plan
+from ..ir.call_plan import Plan
 from ..ir.sharding import Sharding
 from ..ir.tape import Ended, Tape, Value
-from ..ir.value_spec import Spec, contiguous_stride, spec_of
-from ..ir.view.dynamic_start import at_start, is_moved
+from ..ir.value_spec import Spec, spec_of
 from ..ir.view.geometry import Geometry
-from ..lowering.views.storage_access import READ, WRITE
 from .device import LOCK, Device, device_for
 from .op_user_lines import note_line
-from .spare_capacity import Grown, entered, read_of_rows
+from .spare_capacity import Grown, entered
 from .upload import dense_spec, upload
+from .views import View, new_read_plan, new_write_plan, read_plans, view_of, write_plans
 
 as_strided = redispatch_of(torch.ops.aten.as_strided.default)
 _set = redispatch_of(torch.ops.aten.set_.source_Storage_storage_offset)
 META_KEYS = private.META_KEYS
-
-
-class ViewKind:
-    """The part that views have in common which differ only in their offset. Interned: a call on them has one plan."""
-
-    __slots__ = ("first", "shown")
-
-    def __init__(self, first: Geometry, dtype: torch.dtype) -> None:
-        self.first = first  # of the view that begins where the storage does
-        self.shown = spec_of(first.size, contiguous_stride(first.size), dtype)
-
-
-class View:
-    """How a tensor looks at its storage. Interned, so `is` compares two views."""
-
-    __slots__ = ("conj", "dtype", "geometry", "kind", "neg", "numbers", "shown")
-
-    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool, kind: ViewKind) -> None:
-        self.geometry = geometry
-        self.dtype = dtype
-        self.conj = conj  # it shows the complex conjugates
-        self.neg = neg  # it shows the negatives
-        self.kind = kind
-        self.shown = kind.shown
-        self.numbers = (geometry.offset,)  # of a plan that serves all of its kind
-
-    def taken(self, value: Grown) -> Value | None:
-        """Return its read of a growing `value`, if the room alone gives it."""
-        return read_of_rows(value, self.geometry) if self.dtype is value.spec.dtype else None
-
-
-_kinds: dict[Hashable, ViewKind] = {}
-_views: dict[Hashable, View] = {}
-
-# By view; and, where one plan serves all of a kind, by kind too.
-_read_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}
-_write_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}
-
-table_of_plans(_read_plans)
-table_of_plans(_write_plans)
-look_through(lambda: drop_unheld(_views), 0)
-look_through(lambda: drop_unheld(_kinds), 1)
 
 
 def value_of(tensor: torch.Tensor) -> Value:
@@ -179,21 +136,6 @@ def values_of_whole(tensors: Sequence[torch.Tensor]) -> tuple[list[Value], tuple
     return values, key[0]
 
 
-def view_of(tensor: torch.Tensor) -> View:
-    """Return how `tensor` looks at its storage."""
-    dtype = tensor.dtype
-    conj = dtype.is_complex and tensor.is_conj()
-    key = (tensor.shape, tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg())
-    view = _views.get(key)
-    if view is None:
-        geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-        first = at_start(geometry)
-        kind = _kinds.setdefault((first, dtype, conj, tensor.is_neg()), ViewKind(first, dtype))
-        view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg(), kind))
-        note_new()
-    return view
-
-
 # More operands than these enter a tape together.
 _FEW = 6
 
@@ -285,43 +227,15 @@ def read_slot(tape: Tape, value: Value, view: View) -> int:
     base = operand_slot(tape, value)
     slot = tape.reads.get((base, view))
     if slot is None:
-        plan = _read_plans.get((value.spec, view))
+        plan = read_plans.get((value.spec, view))
         if plan is None:
-            plan = _read_plans[value.spec, view] = _plan_of(_read_plans, value.spec, view, _read_plan)
+            plan = new_read_plan(value.spec, view)
         try:
             (shown,) = tape.append(plan, (base,), value.device, view.numbers if plan.numbers else ())
         except Ended:
             return -1
         slot = tape.reads[base, view] = shown.slot
     return slot
-
-
-def _plan_of(
-    plans: dict[tuple[Spec, View | ViewKind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
-) -> Plan:
-    """Return the plan of a new view: that of its kind, with the offset as a number, if one plan serves all."""
-    base, writes = Geometry(spec.size, spec.stride), plans is _write_plans
-    repeats = any(not step for step in view.geometry.stride) and writes
-    if view.dtype is not spec.dtype or repeats or not is_moved(base, view.geometry, unit_steps=writes):
-        return make(spec, view, False)
-    plan = plans.get((spec, view.kind))
-    return plans.setdefault((spec, view.kind), make(spec, view, True)) if plan is None else plan
-
-
-def _view_arguments(spec: Spec, view: View, of_kind: bool) -> tuple[Any, ...]:
-    geometry = view.kind.first if of_kind else view.geometry
-    arguments = Geometry(spec.size, spec.stride), geometry, spec.dtype, view.dtype, view.conj, view.neg
-    return (*arguments, Number(0)) if of_kind else arguments
-
-
-def _read_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
-    arguments = (Operand(0), *_view_arguments(spec, view, of_kind))
-    return Plan(READ, (arguments, {}), (spec,), (int,) if of_kind else (), (view.shown,))
-
-
-def _write_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
-    arguments = (Operand(0), Operand(1), *_view_arguments(spec, view, of_kind))
-    return Plan(WRITE, (arguments, {}), (spec, view.shown), (int,) if of_kind else (), (spec,))
 
 
 class Overtaken(Exception):
@@ -412,9 +326,9 @@ def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
         return value
     view = view_of(tensor)
     with LOCK:
-        plan = _write_plans.get((base.spec, view))
+        plan = write_plans.get((base.spec, view))
         if plan is None:
-            plan = _write_plans[base.spec, view] = _plan_of(_write_plans, base.spec, view, _write_plan)
+            plan = new_write_plan(base.spec, view)
         (written,) = record_plan(plan, (base, value), base.device, view.numbers if plan.numbers else ())
     return written
 

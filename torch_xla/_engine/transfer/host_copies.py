@@ -18,9 +18,10 @@ from ..runtime import buffers
 from ..step import constant_predicates, in_flight, run_failures, waits_among_processes
 from ..step.sync import compute
 from ..tensor.device import LOCK
-from ..tensor.storage import hold, shows_all, snapshot, value_of, view_of
+from ..tensor.storage import hold, shows_all, snapshot, value_of
 from ..tensor.upload import dense_spec, from_numpy
 from ..tensor.upload import upload as upload
+from ..tensor.views import view_of
 
 _transferring = metrics.metric("TransferFromDeviceTime")
 _received = metrics.metric("InboundData", Unit.BYTES)

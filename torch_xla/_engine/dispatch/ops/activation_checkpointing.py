@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...compat import patch_list
-from ...tensor.optimization_barrier import delayed
+from ...tensor import delayed_by_barrier
 
 
 def patch_checkpoints() -> None:
@@ -41,7 +41,7 @@ def _detaching(original: Callable[..., object]) -> Callable[..., object]:
 def _isolated(inputs: tuple[Any, ...]) -> tuple[object, ...]:
     places = [i for i, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.device.type == "xla"]
     result = list(inputs)
-    for place, copy in zip(places, delayed([inputs[place] for place in places]), strict=True):
+    for place, copy in zip(places, delayed_by_barrier([inputs[place] for place in places]), strict=True):
         differentiable = inputs[place].requires_grad
         result[place] = copy.requires_grad_(differentiable) if differentiable else copy
     return tuple(result)

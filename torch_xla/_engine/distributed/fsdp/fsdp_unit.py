@@ -17,7 +17,7 @@ from torch import nn
 
 from ...compat import patch_list
 from ...compat.names import torch as private
-from ...tensor.optimization_barrier import delayed
+from ...tensor import delayed_by_barrier
 from ..collectives import Groups, all_reduce
 from . import parameter_shards
 from .parameter_shards import ShardLayout
@@ -130,7 +130,7 @@ class ShardedUnit:
     def gather(self, parts: Sequence[torch.Tensor], ordered: bool) -> list[torch.Tensor]:
         """Return the whole tensors of shards."""
         # Not before what was recorded last is there: else the compiler gathers all units at the beginning.
-        own = delayed(parts) if ordered else list(parts)
+        own = delayed_by_barrier(parts) if ordered else list(parts)
         dtype = self.manner.compute_dtype
         if dtype is not None:
             own = [part.to(dtype) if part.is_floating_point() else part for part in own]
