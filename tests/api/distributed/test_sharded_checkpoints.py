@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -89,6 +90,52 @@ def test_what_saves_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     may_save.set()
     manager.join()
     assert manager.all_steps() == [3]
+
+
+def test_what_a_thread_saves_is_not_what_the_training_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, may_save = CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False), threading.Event()
+    save = manager._save
+
+    def waiting(*args: Any) -> None:
+        may_save.wait()
+        save(*args)
+
+    def state_of(count: int) -> dict[str, Any]:
+        w = torch.nn.Parameter(torch.ones(2, device="xla"))
+        optimizer = torch.optim.AdamW([w])
+        for _ in range(count):
+            w.sum().backward()
+            optimizer.step()
+        numbers = torch.full((2,), count)
+        return {
+            "optimizer": optimizer.state_dict(), "numbers": numbers, "view": numbers[1:], "array": np.full(2, count),
+            "losses": [{"seen": count}], "leaf": torch.nn.Parameter(torch.full((1,), float(count))), "w": w,
+            "computed": torch.nn.Parameter(torch.full((1,), float(count))) * 2,
+        }  # fmt: skip
+
+    monkeypatch.setattr(manager, "_save", waiting)
+    state = state_of(1)
+    assert manager.save_async(3, state)
+    state["optimizer"]["state"][0]["step"] += 7
+    state["numbers"] += 7
+    state["array"] += 7
+    state["losses"][0]["seen"] += 7
+    with torch.no_grad():
+        for name in ("leaf", "w"):
+            state[name] += 7
+    may_save.set()
+    manager.join()
+    expected, found = state_of(1), state_of(0)
+    prime = state_of(2)["optimizer"]
+    found["optimizer"] = prime
+    manager.restore(3, found)
+    assert found["optimizer"]["state"][0]["step"].item() == 1
+    assert found["numbers"].tolist() == expected["numbers"].tolist() and found["view"].tolist() == [1]
+    assert found["array"].tolist() == [1, 1] and found["losses"] == [{"seen": 1}]
+    assert found["leaf"].item() == 1 and torch.equal(found["w"].cpu(), expected["w"].cpu())
+    assert found["computed"].item() == 2
 
 
 def test_a_planner_tells_tensors_in_parts_from_the_rest() -> None:

@@ -1,5 +1,6 @@
 """Convert tensors on a mesh to the form of `torch.distributed.checkpoint`: the shards of this process, on the CPU."""
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,17 +75,32 @@ class _CpuShards:
 def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, object]:
     """Return a state dict in which each tensor on `xla` is replaced by the shards that this process saves.
 
-    Each shard is saved by one process. Waits for the devices, and is not affected by later changes of the tensors.
+    Each shard is saved by one process. Waits for the devices. Later changes of these tensors do not change the result.
     """
+    return replaced(state_dict, _is_on_xla, lambda tensors: list(map(_parts_to_save, tensors)))
 
-    def parts(tensors: list[torch.Tensor]) -> list[Any]:
-        return [_parts_to_save(tensor) for tensor in map(xs.unwrap_sharded_tensor, tensors)]
 
-    return replaced(state_dict, lambda tensor: tensor.device.type == "xla", parts)
+def _frozen_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return the same, so that later changes of anything in the state dict do not change the result.
+
+    An optimizer counts its steps in tensors on the CPU, and others keep lists and arrays.
+    """
+    copied: list[Any] = []
+
+    def copies(tensors: list[torch.Tensor]) -> list[Any]:
+        copied.extend(_parts_to_save(each) if _is_on_xla(each) else each.detach().clone() for each in tensors)
+        return copied
+
+    result = replaced(state_dict, lambda tensor: True, copies)
+    return copy.deepcopy(result, {id(each): each for each in copied})
+
+
+def _is_on_xla(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "xla"
 
 
 def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
-    own = sharding.local_shards(tensor.detach(), replicas=False)
+    own = sharding.local_shards(xs.unwrap_sharded_tensor(tensor).detach(), replicas=False)
     found = {shard.begin: shard.data for shard in own if shard.data.numel() or not tensor.numel()}
     return _CpuShards(found, tensor.shape, tensor.dtype)
 

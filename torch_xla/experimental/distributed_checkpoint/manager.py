@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from ..._engine import metrics, processes
 from ..._engine.processes import process_count, process_index
 from ..._engine.quiet_calls import quiet
-from ._helpers import _sharded_cpu_state_dict
+from ._helpers import _frozen_state_dict, _sharded_cpu_state_dict
 from ._places import place_at
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
 
@@ -88,7 +88,7 @@ class CheckpointManager:
         return True
 
     def save_async(self, step: int, state_dict: dict[str, object], force: bool | None = False) -> bool:
-        """Save as `save` does, but return when the state is copied to the CPU; a thread writes it.
+        """Save as `save` does, but return when all of the state is copied on the CPU; a thread writes it.
 
         Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint.
         """
@@ -96,7 +96,7 @@ class CheckpointManager:
             return False
         with metrics.SecondsSpent(metrics.CHECKPOINT):
             self._finish(self._most_pending - 1)
-            copied = _sharded_cpu_state_dict(state_dict)
+            copied = _frozen_state_dict(state_dict)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "checkpoints")
         self._pending.append(self._worker.submit(self._save, step, copied))
