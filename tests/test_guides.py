@@ -30,7 +30,7 @@ GUIDES = [
 # Their programs compile much, or start processes: `make test-slow` runs them.
 LONG = {
     "add_an_op", "compiled_modes", "control_flow", "diagnostics", "export", "few_bits", "from_jax", "kernels",
-    "memory_by_choice", "planning", "spmd", "troubleshooting",
+    "memory_by_choice", "planning", "spmd", "survive", "troubleshooting",
 }  # fmt: skip
 
 
