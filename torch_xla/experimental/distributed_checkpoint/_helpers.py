@@ -100,7 +100,8 @@ def _is_on_xla(tensor: torch.Tensor) -> bool:
 
 
 def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
-    own = sharding.local_shards(xs.unwrap_sharded_tensor(tensor).detach(), replicas=False)
+    tensor = xs.unwrap_sharded_tensor(tensor)
+    own = sharding.local_shards(tensor.detach(), replicas=False)
     found = {shard.begin: shard.data for shard in own if shard.data.numel() or not tensor.numel()}
     return _CpuShards(found, tensor.shape, tensor.dtype)
 
