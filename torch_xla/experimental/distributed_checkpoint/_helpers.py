@@ -77,7 +77,11 @@ def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, object]:
 
     Each shard is saved by one process. Waits for the devices. Later changes of these tensors do not change the result.
     """
-    return replaced(state_dict, _is_on_xla, lambda tensors: list(map(_parts_to_save, tensors)))
+
+    def parts(tensors: list[torch.Tensor]) -> list[Any]:
+        return [_parts_to_save(tensor) for tensor in tensors]
+
+    return replaced(state_dict, _is_on_xla, parts)
 
 
 def _frozen_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
