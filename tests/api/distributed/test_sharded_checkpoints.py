@@ -1,10 +1,12 @@
 """Checkpoints of tensors on a mesh: saved on four devices, loaded on another number and under another layout."""
 
+import importlib
 import os
 import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch_xla
 import torch_xla.distributed.xla_backend
 from tests.support import compiler, fleet
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, SPMDLoadPlanner, SPMDSavePlanner
+from torch_xla.interop import from_jax, to_jax
 
 ROOT = Path(__file__).parents[3]
 
@@ -220,3 +223,21 @@ def train_while_saving(folder: str) -> tuple[list[int], list[float]]:
 @pytest.mark.slow
 def test_a_thread_saves_while_the_processes_exchange_data(tmp_path: Path) -> None:
     assert fleet.fleet_of(2).run(train_while_saving, str(tmp_path)) == [([0, 4, 8], [1.0, 1.0])] * 2
+
+
+@pytest.mark.skipif(find_spec("orbax") is None, reason="needs pip install orbax-checkpoint")
+def test_orbax_writes_and_reads_tensors_as_arrays_of_jax(tmp_path: Path) -> None:
+    checkpointer = importlib.import_module("orbax.checkpoint").StandardCheckpointer()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).to("xla", torch.bfloat16)
+    model(torch.randn(5, 3).to("xla", torch.bfloat16)).sum().backward()
+    expected = {name: each.cpu().clone() for name, each in model.state_dict().items()}
+    checkpointer.save(tmp_path / "one", {name: to_jax(each.detach()) for name, each in model.state_dict().items()})
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(1)  # while a thread may still write
+    torch_xla.sync(wait=True)
+    checkpointer.wait_until_finished()
+    found = {name: from_jax(each) for name, each in checkpointer.restore(tmp_path / "one").items()}
+    model.load_state_dict(found)
+    for name, each in model.state_dict().items():
+        assert each.dtype == expected[name].dtype and torch.equal(each.cpu(), expected[name]), name
