@@ -46,6 +46,7 @@ privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
 
 # Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+PRIVATEUSE1_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 
 # The dispatcher's facts about an operator, without building its Python objects.
 all_operator_names = torch._C._dispatch_get_all_op_names

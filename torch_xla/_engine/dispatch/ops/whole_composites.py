@@ -72,16 +72,38 @@ def _differentiable_backward(
     return grad_input, grad_weight, grad_bias
 
 
+_rms_norm = private.redispatch_of(torch.ops.aten.rms_norm.default)
+_fused_rms_norm: Any = torch.ops.aten._fused_rms_norm.default
+
+
+def rms_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """Implement `aten::rms_norm` above autograd: composed for complex numbers, of which PyTorch has no whole gradient.
+
+    Sizes that do not fit are refused by PyTorch's own kernel, which calls `aten::_fused_rms_norm`.
+    """
+    if input.is_complex():
+        size = tuple(normalized_shape)
+        if size and input.shape[-len(size) :] == size and (weight is None or weight.shape == size):
+            composed: tuple[Tensor, Tensor] = _fused_rms_norm.decompose(input, normalized_shape, weight, eps)
+            return composed[0]
+    result: Tensor = _rms_norm(private.PRIVATEUSE1_KEYS, input, normalized_shape, weight, eps)
+    return result
+
+
 KERNELS: dict[str, Callable[..., object]] = {"linear_backward": linear_backward}
 
 # `matmul` is none of them: its whole form has no second derivative either.
-_WHOLE = {"linear": linear}
+_WHOLE = {"linear": linear, "_fused_rms_norm": recorder("aten::_fused_rms_norm")}
 _registered: list[torch.library.Library] = []
+_above: list[torch.library.Library] = []  # what is registered above autograd, for good
 
 
 def register_whole() -> None:
     """Register the kernels, and remove them while a level of dual numbers is open."""
     _register()
+    above = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
+    above.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
+    _above.append(above)
     patch_list.enter_dual_level.wrap(_entering)
     patch_list.exit_dual_level.wrap(_leaving)
 

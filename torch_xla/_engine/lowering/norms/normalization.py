@@ -74,7 +74,7 @@ def fused_rms_norm(
 ) -> tuple[jax.Array, jax.Array]:
     dims = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     x = widened(input)
-    smallest = jnp.finfo(input.dtype).eps if eps is None else eps
+    smallest = jnp.finfo(x.dtype).eps if eps is None else eps
     rstd = lax.rsqrt(jnp.mean(jnp.square(x), dims, keepdims=True) + smallest)
     return _affine(x * rstd, weight, None, normalized_shape), rstd
 
