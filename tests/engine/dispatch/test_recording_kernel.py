@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import torch_xla
+from tests.support.twins import check_same
 from torch_xla._engine.dispatch import recording_kernel
 from torch_xla._engine.dispatch.recording_kernel import look_at_calls, take_apart
 from torch_xla._engine.ir.call_plan import Plan
+from torch_xla._engine.ir.tape import Value
+from torch_xla._engine.tensor import storage
 from torch_xla._engine.tensor.device import device_at
 from torch_xla._engine.tensor.storage import value_of
 from torch_xla._engine.tensor.views import view_of
@@ -209,3 +212,28 @@ def test_a_number_that_a_rule_insists_on_is_part_of_the_plan() -> None:
     assert [each.tolist() for each in kept] == [
         each.tolist() for each in (torch.quantile(host, 0.5), torch.quantile(host, 0.25), host**2, host**3)
     ]
+
+
+@pytest.mark.parametrize("reads_a_view", [False, True])
+@pytest.mark.parametrize("writes_a_view", [False, True])
+def test_tensors_written_together_are_replaced_where_each_shows_all_of_its_storage(
+    reads_a_view: bool, writes_a_view: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor, base: Value, value: Value) -> Any:
+        written.append(tensor)
+        return original(tensor, base, value)
+
+    original = storage._written
+    monkeypatch.setattr(storage, "_written", note)
+
+    def program(d: str) -> Any:
+        memory = [torch.arange(4.0).view(2, 2).to(d), torch.ones(2, 2).to(d)]
+        targets = [memory[0].t() if writes_a_view else memory[0], memory[1]]
+        read = torch.arange(4.0, 8.0).view(2, 2).to(d)
+        torch._foreach_add_(targets, [read.t() if reads_a_view else read, read])
+        return memory
+
+    check_same(program)
+    assert len(written) == (2 if writes_a_view else 0)

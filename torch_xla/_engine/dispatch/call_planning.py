@@ -22,7 +22,7 @@ from . import abstract_eval
 from .checks import cpu_errors
 from .checks import scalar_ranges as number_limits
 from .checks.cpu_dtypes import refuse_dtypes
-from .op_schema import Form, Operator
+from .op_schema import Form, Operator, read_by
 from .skip_abstract_eval import meta_kernel_suffices
 
 # Arguments that a rule never sees: this module decides the device and the memory order of results.
@@ -60,7 +60,7 @@ class Entry:
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
     variants: "dict[tuple[object, ...], Entry] | None" = None
     watched: bool = False  # an operand may show part of the memory that is written
-    whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
+    whole: bool = False  # each tensor written to shows the whole of its storage
     limits: number_limits.Limits | None = None  # what the numbers are held against
     is_settled: bool = True  # by the kinds of numbers alone
     makes_new: bool = False  # its results are new tensors, which depend on nothing but the operands and numbers
@@ -152,7 +152,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         is_list,
         inferred.constants,
         watched=writes and _may_overlap(operator, call),
-        whole=not any(operand.__class__ is tuple for operand in call[1]),
+        whole=writes and not any(each.__class__ is tuple for each in read_by(operator, args, kwargs, call[1])),
         # Calls with other numbers find this entry too: `x.pow_(1.0)` changes nothing, `x.pow_(2.0)` does.
         unchanged=frozenset(() if call[2] else passed_on),
         limits=number_limits.limits_of(
