@@ -73,10 +73,12 @@ def _differentiable_backward(
 
 
 _rms_norm = private.redispatch_of(torch.ops.aten.rms_norm.default)
-_fused_rms_norm: Any = torch.ops.aten._fused_rms_norm.default
+_fused_rms_norm = torch.ops.aten._fused_rms_norm.default
 
 
-def rms_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def rms_norm(
+    input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """Implement `aten::rms_norm` above autograd: composed for complex numbers, of which PyTorch has no whole gradient.
 
     Sizes that do not fit are refused by PyTorch's own kernel, which calls `aten::_fused_rms_norm`.
