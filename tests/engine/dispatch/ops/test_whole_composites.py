@@ -168,6 +168,7 @@ def test_an_rms_norm_of_sizes_that_do_not_fit_is_refused_as_on_the_cpu(
     assert refusal("xla") == refusal("cpu")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     "transform", [torch.func.grad, torch.func.hessian, torch.func.jacrev], ids=lambda f: f.__name__
 )
