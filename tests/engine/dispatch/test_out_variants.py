@@ -216,3 +216,14 @@ def test_an_overload_that_takes_numbers_is_called_with_numbers() -> None:
 
 def _overloads(op: OpOverload) -> list[OpOverload]:
     return [getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads()]
+
+
+def test_an_out_is_refused_for_the_dtype_that_is_asked_for() -> None:
+    """Two calls that differ in `out_dtype=` alone: the CPU takes the first."""
+    for device in ("cpu", "xla"):
+        one, factor = torch.ones(16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), device=device)
+        out = torch.empty(16, 16, device=device)
+        torch._scaled_mm(one, one.t(), factor, factor, out=out)
+        assert out[0, 0] == 16
+        with pytest.raises(ValueError, match="out_dtype must match"):
+            torch._scaled_mm(one, one.t(), factor, factor, out_dtype=torch.float8_e4m3fn, out=out)

@@ -471,10 +471,11 @@ def out_variant(name: str) -> Kernel:
         results = compute(*args, **rest)
         flat = [results] if isinstance(results, Tensor) else list(results)
         changes = tuple((out.dtype, result.dtype) for out, result in zip(outs, flat, strict=True))
-        if changes not in settled:
+        asked = changes, tuple(each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype))
+        if asked not in settled:
             if any(ours is not theirs for ours, theirs in changes):
                 cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
-            settled.add(changes)
+            settled.add(asked)
         cpu_errors.refuse_resizing_operands(operator, outs, flat, args, kwargs)
         cpu_errors.refuse_overlapping_out(operator, outs, args, kwargs)
         cpu_errors.refuse_partial_overlap(operator, outs, args, kwargs)

@@ -63,6 +63,10 @@ REFUSED: dict[str, Call] = {
     ),
     "mask of float8 filled": lambda a, b: a.to(torch.float8_e5m2).index_put((a > 1,), b[0].to(torch.float8_e5m2)),
     "equality of complex32": lambda a, b: torch.equal(a.to(torch.complex32), b.to(torch.complex32)),
+    "mode of two": lambda a, b: (a[0].to(torch.uint16).mode(), a[:2].to(torch.uint16).mode()),
+    "mode of one in a row": lambda a, b: (a[0].to(torch.uint16).mode(), a[:1].to(torch.uint16).mode()),
+    "places among few of uint16": lambda a, b: torch.isin(a.to(torch.uint16), b.to(torch.uint16)),
+    "dropout of integers": lambda a, b: (torch.native_dropout(a, 0.5, False), torch.dropout(a, 0.5, True)),
     "sum of uint16": lambda a, b: a.to(torch.uint16) + b.to(torch.uint16),
 }
 
@@ -86,6 +90,10 @@ TAKEN: dict[str, Call] = {
     "elements of float8 put by index": lambda a, b: a.to(torch.float8_e5m2).index_put(
         (b - 4,), b.to(torch.float8_e5m2)
     ),
+    "places among many of uint16": lambda a, b: torch.isin(a.to(torch.uint16), b.expand(20, 3).to(torch.uint16)),
+    "mode of a number": lambda a, b: a[0].to(torch.uint16).mode().values,
+    "Cholesky factor of nothing": lambda a, b: torch.cholesky(a.new_empty(0, 2, 2).to(torch.uint16))[None].sum(0).sum(),
+    "no dropout by any probability": lambda a, b: torch.native_dropout(a, 1.5, False)[0],
     "one-hot": lambda a, b: torch.nn.functional.one_hot(a, 4),
 }
 
@@ -214,3 +222,13 @@ def test_forms_of_ldexp_that_write_accept_what_ldexp_accepts() -> None:
     x, exponents = torch.tensor([1.5, 3.0], device="xla"), torch.tensor([2, 130], device="xla")
     assert torch.ldexp(x, exponents, out=torch.empty(0, device="xla")).tolist() == [6.0, torch.inf]
     assert x.ldexp_(exponents).tolist() == [6.0, torch.inf]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint16, torch.float8_e5m2])
+def test_dropout_is_refused_as_the_composition_that_the_cpu_runs(dtype: torch.dtype) -> None:
+    said = []
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError) as caught:
+            torch.nn.functional.dropout(torch.ones(3, device=device).to(dtype), 0.5)
+        said.append((caught.type, str(caught.value)))
+    assert said[1] == said[0]

@@ -43,7 +43,9 @@ def refuse_dtypes(
         cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
     operands = _tensors(args, kwargs)
     kinds = _kinds(operator, args, kwargs)
-    asked = operator.name, tuple(operand.dtype for operand in operands), kinds
+    # For nothing kernels do not look at dtypes, and some not for a single number, such as `mode`.
+    counts = (operand.dim() and 1 + min(operand.numel(), 2) for operand in operands)
+    asked = operator.name, tuple(zip((operand.dtype for operand in operands), counts, strict=True)), kinds
     is_pointwise = rule.promotion is not Promotion.NONE
     is_usual = not is_pointwise and bool not in kinds and _is_of_one_float(operands)
     is_usual = is_usual and _has_usual_places(operator, args, kwargs)
@@ -60,12 +62,13 @@ def refuse_dtypes(
         return
     # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float.
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_usual)
-    if is_pointwise and refusal is not None and not cpu_errors.is_of_a_missing_kernel(refusal):
+    lacks_kernel = refusal is not None and cpu_errors.is_of_a_missing_kernel(refusal)
+    # `isin` has other kernels for more elements.
+    if is_pointwise and refusal is not None and not (lacks_kernel and torch.Tag.pointwise in operator.overload.tags):
         refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone, is_usual):
         raise refusal
-    # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
-    if all(operand.numel() > operand.dtype.is_complex for operand in operands):
+    if refusal is not None or not lacks_kernel:
         put_last(_taken, asked, None, _MOST_TAKEN)
 
 
@@ -221,9 +224,9 @@ def _tensors(args: tuple[object, ...], kwargs: dict[str, Any]) -> list[Tensor]:
 
 
 def _kinds(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what else the CPU's choice of a kernel depends on: the kinds of numbers, words, and dtypes asked for."""
+    """Return what else the CPU's choice of a kernel depends on: kinds of numbers, words, flags, dtypes asked for."""
     numbers = [args[w] if isinstance(w, int) else kwargs[w] for w in operator.scalars if _is_given(w, args, kwargs)]
-    words = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.dtype))
+    words = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.dtype | bool | None))
     return (*map(type, numbers), *words)
 
 

@@ -15,7 +15,7 @@ from ...quiet_calls import quiet
 from ...tensor.host_known_values import contents_of
 from ...tensor.storage import value_of
 from ...tensor.upload import from_numpy
-from ..op_schema import Operator, overload_for
+from ..op_schema import Operator, operator_of, overload_for
 
 _OVERLAPPING_TARGET = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
@@ -66,6 +66,9 @@ _OF_ACCELERATORS = {
     "trace": frozenset((torch.bool,)),
     "_upsample_bilinear2d_aa": _HALVES,
 }
+
+# What PyTorch calls on accelerators and, whose error counts, on the CPU instead: it does not take `None`.
+_OF_THE_CPU = {"aten::native_dropout": "aten::dropout"}
 
 # Beyond this many bytes the CPU is not asked, because its answer costs too much.
 _TOO_LARGE = 1 << 30
@@ -203,6 +206,9 @@ def refusal_of_the_cpu(
     except Exception as refusal:  # whatever the CPU raises is the answer
         # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
         is_of_the_cpu = not str(refusal).startswith("Could not run ") and "Expected a value of type" not in str(refusal)
+        if operator.name in _OF_THE_CPU and None not in args:
+            called = operator_of(_OF_THE_CPU[operator.name])
+            refusal = refusal_of_the_cpu(called, args, kwargs, instead=instead, small=small) or refusal
         return refusal.with_traceback(None) if is_of_the_cpu else None
     finally:
         torch.default_generator.set_state(drawn)

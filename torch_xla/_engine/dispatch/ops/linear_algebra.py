@@ -60,6 +60,8 @@ def _checking(name: str, called: str) -> Kernel:
 
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     """Implement `torch.cholesky`, the older form, which raises."""
+    if not self.numel() and self.dim() >= 2 and self.shape[-1] == self.shape[-2]:
+        return torch.empty_like(self, memory_format=torch.contiguous_format)  # of any dtype
     if not (self.is_floating_point() or self.is_complex()):
         raise NotImplementedError(f"\"cholesky_cpu\" not implemented for '{type_name(self.dtype)}'")
     factor: Tensor
