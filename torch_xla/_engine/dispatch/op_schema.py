@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..compat.names.torch import OpOverload, overload_name_of, schema_of
+from ..compat.names.torch import OpOverload, overload_name_of, schema_of, takes_numbers_as_tensors
 from ..lowering.views.storage_access import PLACES
 
 
@@ -138,11 +138,11 @@ def overload_for(operator: Operator, args: tuple[Any, ...]) -> OpOverload:
 def _taking_numbers(op: OpOverload, numbers: tuple[int, ...]) -> OpOverload:
     ours = [(a.name, str(a.type)) for a in schema_of(op).arguments]
     wrapped = [i for i in numbers if i < len(ours) and ours[i][1] in ("Tensor", "Optional[Tensor]")]
-    if not wrapped:
+    namespace, name = schema_of(op).name.split("::")
+    if not wrapped or takes_numbers_as_tensors(name):  # a form for numbers would check less: `add.Scalar_out`
         return op
     for i in wrapped:
         ours[i] = (ours[i][0], "number")
-    namespace, name = schema_of(op).name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name)
     for candidate in (getattr(packet, overload_name) for overload_name in packet.overloads()):
         theirs = [(a.name, str(a.type).replace("Optional[number]", "number")) for a in schema_of(candidate).arguments]

@@ -134,6 +134,10 @@ def _device_hint(tensor: Any) -> str:
 patch_list.device_hint.put(_device_hint)
 
 
+# Whether the overloads of an operator for tensors take numbers, too, which PyTorch wraps, by its name without "aten::".
+takes_numbers_as_tensors = torch._C._should_allow_numbers_as_tensors
+
+
 @contextmanager
 def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
     """Let meta kernels describe the CPU's results within a `with` block; they describe CUDA's where the two differ."""
