@@ -429,6 +429,7 @@ profiler = each(
     tests={
         _TORCH_PROFILER + "::test_the_device_has_events_with_times": "_start_trace __exit__ _parse_kineto_results",
         _TORCH_PROFILER + "::test_modules_and_lines_are_in_the_trace": "export_chrome_trace",
+        _TORCH_PROFILER + "::test_the_older_profiler_has_the_lane_too": "config",
     },
 )
 module_context = Patch(

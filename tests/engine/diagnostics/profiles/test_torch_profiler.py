@@ -40,7 +40,8 @@ def trained(rows: int = 64) -> Callable[[], None]:
 
 
 def of_device(taken: Any) -> list[Any]:
-    return [event for event in taken.events() if event.device_type == DeviceType.PrivateUse1]
+    events = taken.function_events if isinstance(taken, torch.autograd.profiler.profile) else taken.events()
+    return [event for event in events if event.device_type == DeviceType.PrivateUse1]
 
 
 def test_the_device_has_events_with_times() -> None:
@@ -70,6 +71,14 @@ def test_the_default_activities_have_the_lane_too() -> None:
     with profile() as taken:
         step()
     assert of_device(taken)
+
+
+def test_the_older_profiler_has_the_lane_too(capfd: pytest.CaptureFixture[str]) -> None:
+    step = trained()
+    with torch.autograd.profiler.profile(use_device="xla") as taken:
+        step()
+    assert "aten::linear" in {event.name for event in of_device(taken)}
+    assert "PrivateUse1" not in capfd.readouterr().err  # PyTorch's C++ warns at each operator of what is not enabled
 
 
 def test_modules_and_lines_are_in_the_trace(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ register_device_module = torch._register_device_module
 rename_backend = torch.utils.backend_registration.rename_privateuse1_backend
 backend_name = torch._C._get_privateuse1_backend_name
 privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
+ProfilerState = torch._C._profiler.ProfilerState
 
 # Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)

@@ -59,10 +59,23 @@ class _Recording:
 
 def install() -> None:
     """Let PyTorch's profiler ask for the events of the device."""
+    patch_list.profiler["config"].wrap(_with_kineto)
     patch_list.profiler["start_trace"].wrap(_starting)
     patch_list.profiler["exit"].wrap(_ending)
     patch_list.profiler["parse_kineto_results"].wrap(_with_device_events)
     patch_list.profiler["export_chrome_trace"].wrap(_with_device_lanes)
+
+
+def _with_kineto(original: Callable[..., object]) -> Callable[..., object]:
+    """Trace without markers in the device's queue, which `use_device="xla"` alone asks for and a C++ library makes."""
+
+    @functools.wraps(original)
+    def config(profile: Any, *args: object, **kwargs: object) -> object:
+        if profile.profiler_kind == private.ProfilerState.KINETO_PRIVATEUSE1_FALLBACK:
+            profile.profiler_kind = private.ProfilerState.KINETO_PRIVATEUSE1
+        return original(profile, *args, **kwargs)
+
+    return config
 
 
 def _starting(original: Callable[[object], None]) -> Callable[[object], None]:
