@@ -73,13 +73,15 @@ def _decay_in_parameter(
 
 
 def _moved_towards(start: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
-    """Interpolate linearly, from the end that is nearer."""
-    near_start = weight < 0.5
-    if isinstance(near_start, bool):
-        base, coefficient = (start, weight) if near_start else (end, weight - 1)
-    else:
-        base, coefficient = jnp.where(near_start, start, end), jnp.where(near_start, weight, weight - 1)
-    return base + number_as(coefficient, start.dtype) * (end - start)
+    """Interpolate linearly, from the end that is nearer.
+
+    Each end has a product of its own: LLVM would compute a common one before it chooses, and round it there, where it
+    joins product and sum if the weight is known.
+    """
+    difference = end - start
+    from_start = start + number_as(weight, start.dtype) * difference
+    from_end = end + number_as(weight - 1, start.dtype) * difference
+    return jnp.where(weight < 0.5, from_start, from_end)
 
 
 def _bias_corrections(beta: object, steps: jax.Array) -> jax.Array:
