@@ -79,7 +79,8 @@ def infer(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) 
         outputs, structure = _describe(result, exact=True)
         return Inferred(outputs, structure if len(structure) > 1 or structure[0] != -1 else (-1,), True)
     nested = isinstance(result, (tuple, list))
-    if nested and str(schema_of(operator.overload).returns[0].type).startswith("List"):
+    returns = schema_of(operator.overload).returns
+    if nested and len(returns) == 1 and str(returns[0].type).startswith("List"):
         outputs, _ = _describe(tuple(result), exact=False)
         return Inferred(outputs, (len(result),), True)
     results = result if nested else (result,)

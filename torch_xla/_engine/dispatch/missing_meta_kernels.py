@@ -69,6 +69,15 @@ def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
     return result.as_strided(result.shape, stride_of_indexed(self, indices, tuple(result.shape)))
 
 
+def _of_dtype(op: Any) -> Callable[..., object]:
+    """Return a product with an addend in the dtype asked for, which PyTorch's own kernels take for `beta`."""
+
+    def kernel(self: Tensor, left: Tensor, right: Tensor, out_dtype: torch.dtype, **factors: object) -> object:
+        return op(self.to(out_dtype), left.to(out_dtype), right.to(out_dtype), **factors)
+
+    return kernel
+
+
 def _index_add(op: Any) -> Callable[..., object]:
     """Accept a float factor of integers, which the CPU cuts off and PyTorch's own kernel refuses."""
 
@@ -298,6 +307,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_grouped_mm": grouped_mm,
+    **{f"{op.name()}.dtype": _of_dtype(op) for op in (aten.addmm.default, aten.baddbmm.default)},
     "aten::_scaled_grouped_mm_v2": scaled_grouped_mm_v2,
     **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
     "aten::geqrf": geqrf,

@@ -303,10 +303,17 @@ def test_a_wide_product_of_bfloat16_may_be_transposed() -> None:
     expected = (a.float() @ b.float()).t().contiguous()
     left, right = a.to("xla"), b.to("xla")
     torch.testing.assert_close(torch.mm(left, right, out_dtype=torch.float32).t().contiguous().cpu(), expected)
-    if torch.__version__ < (2, 13):
-        return  # there PyTorch's own meta kernel of `addmm` takes `out_dtype` for `beta`
     added = torch.addmm(expected.t().to("xla"), left, right, out_dtype=torch.float32, beta=0).t().contiguous()
     torch.testing.assert_close(added.cpu(), expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_of_products_is_added_in_the_dtype_asked_for(way: str) -> None:
+    added, a, b = values(2, 3, 5), values(2, 3, 4, dtype=torch.bfloat16), values(2, 4, 5, dtype=torch.bfloat16)
+    expected = torch.baddbmm(added, a.float(), b.float(), beta=2.0, alpha=0.5)
+    with made_to_run(way, lambda *x: torch.baddbmm(*x, out_dtype=torch.float32, beta=2.0, alpha=0.5)) as function:
+        for _ in range(2):
+            torch.testing.assert_close(function(added.to("xla"), a.to("xla"), b.to("xla")).cpu(), expected)
 
 
 def test_trilinear_sums_over_any_dimensions() -> None:
