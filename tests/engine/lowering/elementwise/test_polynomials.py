@@ -34,3 +34,9 @@ def test_places_or_degrees_may_be_of_any_shape_and_dtype() -> None:
             call(packet.default, torch.tensor([1, 2]), torch.tensor([3, 1])),
         ]
     )
+
+
+@pytest.mark.parametrize("packet", POLYNOMIALS, ids=str)
+def test_a_degree_that_no_integer_holds_gives_0(packet: Any) -> None:
+    degrees = torch.tensor([float("inf"), -float("inf"), float("nan"), 2.0**63, 1e19, 2.0])
+    check_calls([call(packet.x_scalar, 0.3, degrees), call(packet.default, torch.tensor([[0.3], [2.0]]), degrees)])

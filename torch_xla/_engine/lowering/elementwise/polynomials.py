@@ -40,13 +40,15 @@ def _legendre(k: jax.Array, x: jax.Array, current: jax.Array, previous: jax.Arra
 def _polynomial(
     recurrence: Recurrence, first: Callable[[jax.Array], jax.Array]
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return the rule for the polynomials 1, `first`, ...; a degree below 0 gives 0, a fraction of a degree is
-    dropped.
+    """Return the rule for the polynomials 1, `first`, ...
+
+    A fraction of a degree is dropped. A degree below 0 gives 0, and so does one that int64 does not hold, as on the CPU:
+    the loop would not end.
     """
 
     def lower(x: object, n: object) -> jax.Array:
         x, n = jnp.broadcast_arrays(*same_dtype(widened(x), widened(n)))
-        degree = n.astype(np.int64)
+        degree = jnp.where(jnp.abs(n) < 2.0**63, n, -1).astype(np.int64)
         last = jnp.max(degree, initial=0)
 
         def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
