@@ -131,6 +131,7 @@ CALLS: dict[str, MakeArguments] = {
         images(d), images(d) * 2, images(d) + 1, dropout_p=n, scale=n
     ),
     "aten.histc.default": lambda op, n, d: _with(matrix(d), 4, -n, n + 1),
+    "aten.normal.float_Tensor": lambda op, n, d: _with(n, vector(d).abs()),
     "aten.normal.float_float": lambda op, n, d: _with(n, n, [5], dtype=d, device=torch.device("cpu")),
     **{
         f"aten._fused_{name}.{form}": _fused
