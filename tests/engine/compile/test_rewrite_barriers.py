@@ -148,6 +148,27 @@ def test_an_overflow_stays(way: Callable[[Function, torch.Tensor], torch.Tensor]
     torch.testing.assert_close(way(function, operand.to("xla")).cpu(), function(operand), equal_nan=True)
 
 
+QUOTIENTS: dict[str, Function] = {
+    "by a number": lambda x: x / 3.3,
+    "by a scalar": lambda x: x / (x[0] * 1.1),
+    "by one element": lambda x: x / x[1:2],
+    "twice": lambda x: x / 3.3 / 0.7,
+    "of what is added": lambda x: (x + 1) / 7 + 2,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_a_quotient_is_rounded_once(way: Callable[[Function, torch.Tensor], torch.Tensor], name: str) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        operand = torch.randn(500, generator=torch.Generator().manual_seed(1)).to(dtype)
+        operand[2:6] = torch.tensor([math.nan, math.inf, -0.0, 0.0])
+        expected = QUOTIENTS[name](operand)
+        torch.testing.assert_close(
+            way(QUOTIENTS[name], operand.to("xla")).cpu(), expected, rtol=0, atol=0, equal_nan=True
+        )
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_overflow_stays_where_the_exponent_becomes_an_argument(
     way: Callable[[Function, torch.Tensor], torch.Tensor],

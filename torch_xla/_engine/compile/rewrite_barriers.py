@@ -5,7 +5,7 @@ XLA's algebraic simplifier treats floats as real numbers in places: `log(exp(x))
 whole pass programs are slow. So the value between the two operations goes through an optimization barrier, only where
 such a pair occurs. XLA:CPU of JAX 0.10 takes barriers out after it has simplified and before it fuses: they cost
 nothing there. Later releases keep them until they have fused, so each costs a pass over its value; they also have
-fewer of the rewrites.
+fewer of the rewrites. There a choice by the elements of the dividend hides that a divisor is one number; it is fused.
 
 GPUs and TPUs keep XLA's rewrites: what barriers cost there has not been measured.
 """
@@ -182,14 +182,26 @@ def _divide(module: EditedModule, operation: Any) -> None:
     number = module.constant(right)
     if number is not None:
         is_exact = np.isfinite(number) and abs(np.frexp(number)[0]) == 0.5
-        if not (_has_reciprocal(number, right.type) and (is_exact or not _IS_FREE)):
-            module.keep(operation, 1)
+        if not (_has_reciprocal(number, right.type) and is_exact):
+            _keep_uniform(module, operation)
         elif _REASSOCIATES:
             _associate(module, operation, ("multiply",))
-    elif module.comes_of(right, "divide", "power", "rsqrt", *(("exponential",) if _CANCELS else ())) or (
-        _IS_FREE and ir.RankedTensorType(right.type).rank and module.is_uniform(right)
-    ):
+    elif module.comes_of(right, "divide", "power", "rsqrt", *(("exponential",) if _CANCELS else ())):
         module.keep(operation, 1)
+    elif ir.RankedTensorType(right.type).rank and module.is_uniform(right):
+        _keep_uniform(module, operation)
+
+
+def _keep_uniform(module: EditedModule, operation: Any) -> None:
+    """Keep XLA from seeing that all elements of a divisor are one number.
+
+    Where a barrier costs a pass over the divisor, it becomes NaN where the dividend is NaN, as the quotient is then."""
+    left, right = operation.operands[0], operation.operands[1]
+    if _IS_FREE or not _is_float(left.type):
+        module.keep(operation, 1)
+        return
+    with operation.location, ir.InsertionPoint(operation):
+        operation.operands[1] = _with_nan(left, right)
 
 
 def _multiply(module: EditedModule, operation: Any) -> None:
@@ -285,7 +297,9 @@ def _reduce(module: EditedModule, operation: Any) -> None:
     bodies = _bodies(operation)
     if bodies == ["stablehlo.multiply", "stablehlo.return"] and _is_computed(module, operation.operands[0]):
         with operation.location, ir.InsertionPoint(operation):
-            operation.operands[0] = _one_nan(operation.operands[0])
+            operand = operation.operands[0]
+            # LLVM reads nothing through this choice, but reads through barriers.
+            operation.operands[0] = _with_nan(operand, operand)
     if bodies != ["stablehlo.add", "stablehlo.return"]:
         return
     operand = narrow = operation.operands[0]
@@ -308,9 +322,9 @@ def _is_computed(module: EditedModule, value: Any) -> bool:
     )
 
 
-def _one_nan(value: Any) -> Any:
-    """Return `value` as a choice between it and NaN: LLVM reads nothing through that, but reads through barriers."""
-    is_nan = stablehlo.CompareOp(value, value, stablehlo.ComparisonDirectionAttr.get("NE"))
+def _with_nan(tested: Any, value: Any) -> Any:
+    """Return `value`, and NaN where `tested` is NaN."""
+    is_nan = stablehlo.CompareOp(tested, tested, stablehlo.ComparisonDirectionAttr.get("NE"))
     return stablehlo.SelectOp(is_nan.result, filled(value.type, float("nan")), value).result
 
 
