@@ -41,8 +41,9 @@ def blob(array: np.ndarray) -> str:
 
 
 def module_of(kind: str, data: str, name: str = "w") -> str:
+    dialect = "stablehlo" if "ui" in kind else "arith"  # `arith` has no unsigned integers
     function = f"""func.func @main(%x: tensor<1xf32>) -> {kind} {{
-  %0 = arith.constant dense_resource<{name}> : {kind}
+  %0 = {dialect}.constant dense_resource<{name}> : {kind}
   return %0 : {kind}
 }}"""
     return function + f'\n{{-#\n  dialect_resources: {{\n    builtin: {{\n      {name}: "{data}"\n    }}\n  }}\n#-}}'
