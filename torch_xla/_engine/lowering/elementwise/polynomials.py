@@ -42,8 +42,8 @@ def _polynomial(
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return the rule for the polynomials 1, `first`, ...
 
-    A fraction of a degree is dropped. A degree below 0 gives 0, and so does one that int64 does not hold, as on the CPU:
-    the loop would not end.
+    A fraction of a degree is dropped. A degree below 0 gives 0, and so does one that int64 does not hold, as on the
+    CPU: the loop would not end.
     """
 
     def lower(x: object, n: object) -> jax.Array:
