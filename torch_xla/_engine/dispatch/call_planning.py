@@ -1,5 +1,6 @@
 """Plan a call: results from the meta kernel, the rule from the registry, dtypes from promotion."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +13,14 @@ from ..caching.interning import note_new, table_of_plans
 from ..compat.names.jax_source_lines import located
 from ..compat.names.torch import pytree, schema_of
 from ..ir.call_plan import Number, Operand, Plan
+from ..ir.tape import Value
 from ..ir.value_spec import Spec, contiguous_stride, refuse_impossible, spec_of
 from ..lowering.fx_graphs import decompositions
 from ..lowering.machinery import promotion
 from ..lowering.machinery.lower_call import apply_rule, flatten
 from ..lowering.machinery.registry import Promotion, Rule, rule_of
 from ..runtime import platform
+from ..tensor.storage import View
 from . import abstract_eval
 from .checks import cpu_errors
 from .checks import scalar_ranges as number_limits
@@ -43,7 +46,7 @@ RESIZE_WARNING = (
 
 
 # A call taken apart: what identifies its plan; the values it reads, each a value or (value, view); its numbers.
-Call = tuple[list[Any], list[Any], list[Any]]
+Call = tuple[list[Hashable], list[Value | tuple[Value, View]], list[float]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -293,7 +296,7 @@ def is_subnormal(number: float) -> bool:
 def _operand_specs(call: Call) -> tuple[Spec, ...]:
     specs = []
     for operand in call[1]:
-        if operand.__class__ is tuple:
+        if isinstance(operand, tuple):
             specs.append(operand[1].shown)
         else:
             specs.append(operand.spec)

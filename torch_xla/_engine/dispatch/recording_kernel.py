@@ -281,7 +281,8 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
             entry = plans.setdefault(key, call_planning.plan_call(operator, args, kwargs, call))
         value = made = None  # this call may write to the value: who else holds it is counted
         if entry.makes_new and operands:  # almost every call
-            device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device
+            first = operands[0]
+            device: Device = (first[0] if isinstance(first, tuple) else first).device
             plan: Plan = entry.plan  # type: ignore[assignment]
             try:  # as in `append`, which would cost a sixth of the whole
                 LOCK.acquire()  # `with` takes twice as long; inside, because an interrupt may come right behind it
@@ -289,8 +290,10 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                 if len(values) <= _longest:
                     recorded: list[Any] = [plan]
                     for operand in operands:
-                        here = operand.__class__ is not tuple and operand.tape is tape
-                        recorded.append(operand.slot if here else slot_of(tape, operand, device))
+                        if isinstance(operand, Value) and operand.tape is tape:
+                            recorded.append(operand.slot)
+                        else:
+                            recorded.append(slot_of(tape, operand, device))
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
                         note_line(tape, position, numbers)

@@ -166,7 +166,7 @@ def _record(
     plan = _plans.get((op, specs, arguments))
     if plan is None:
         plan = _plans[op, specs, arguments] = _plan(op, specs, arguments, groups, sizes, is_list)
-    results = [wrap(value) for value in append(plan, ([], values, []), values[0].device)]
+    results = [wrap(value) for value in append(plan, ([], [*values], []), values[0].device)]
     if eager.is_on():
         sync_device(values[0].device)
     return results

@@ -244,7 +244,7 @@ def _conjugate(grad: torch.Tensor) -> torch.Tensor:
 def _record(traced: Traced, values: list[Value]) -> list[torch.Tensor]:
     if not values:
         raise ValueError("a JAX function needs at least one tensor among its arguments, which determines the device")
-    made = append(traced.plan, ([], values, []), values[0].device)
+    made = append(traced.plan, ([], [*values], []), values[0].device)
     results = [wrap(value) for value in made]
     if traced.plan.effect is not None and eager.is_on():
         sync_device(values[0].device)

@@ -40,7 +40,7 @@ def look_at(op: object, *tensors: torch.Tensor) -> None:
     """Check the values of a call of `op` with these tensors, which no rule lowers as a whole."""
     values = [snapshot(tensor) for tensor in tensors]
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = tuple(map(Operand, range(len(values)))), {}
-    _look(interned(Plan(op, arguments, tuple(value.spec for value in values), (), (REPORT,))), ([], values, []))
+    _look(interned(Plan(op, arguments, tuple(value.spec for value in values), (), (REPORT,))), ([], [*values], []))
 
 
 def _look(plan: Plan, call: call_planning.Call) -> None:

@@ -42,7 +42,7 @@ def _record(op: str, *arguments: object) -> list[Tensor | None]:
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _plan(op, placed, specs)
-    results = iter(append(plan, ([], values, []), values[0].device))
+    results = iter(append(plan, ([], [*values], []), values[0].device))
     return [None if count == -2 else wrap(next(results)) for count in plan.structure]
 
 
