@@ -1,7 +1,6 @@
 """The functions of `torch_xla._XLAC` that record operations, and those of XLA's builder."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -66,7 +65,7 @@ def _xla_computation_text(computation: object) -> str:
     return builders.get_computation_hlo(computation)
 
 
-def _to_dlpack(input: torch.Tensor) -> Any:
+def _to_dlpack(input: torch.Tensor) -> object:
     """Return a DLPack capsule of a tensor; see `torch_xla.utils.dlpack`."""
     return transfer.to_dlpack(input)
 

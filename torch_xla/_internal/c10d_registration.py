@@ -14,7 +14,7 @@ def broadcast_xla(
     root_tensor: int = 0,
     async_op: bool = True,
     timeout: int = -1,
-) -> tuple[list[torch.Tensor], Any]:
+) -> tuple[list[torch.Tensor], object]:
     """Overwrite `tensors`, of any shapes and dtypes, with those of `root_rank` of the group; return them and a `Work`.
 
     The returned `Work` is already complete, whatever `async_op` and `timeout` (in milliseconds) are: the broadcast is

@@ -1,7 +1,6 @@
 """Start processes, under the old internal name. Programs call `torch_xla.launch` or `xmp.spawn`."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from .._engine import distributed
 from .._engine.compat import removed_names
@@ -24,7 +23,7 @@ def spawn(
 
 def run_multiprocess(
     fn: Callable[..., object], *args: object, start_method: str = "spawn", **kwargs: object
-) -> dict[int, Any]:
+) -> dict[int, object]:
     """Run `fn(*args, **kwargs)` in one process for each device, and return the results by the processes' ordinals.
 
     With one device, `fn` runs in this process. Results must be picklable. Raises the exceptions of `spawn`.

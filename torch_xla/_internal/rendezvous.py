@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 from .._engine import distributed
 from .._engine.compat import removed_names
@@ -12,7 +11,7 @@ __getattr__ = removed_names.asked_of(__name__)
 
 def pjrt_rendezvous_handler(
     url: str, timeout: timedelta | None = None, **kwargs: object
-) -> Iterator[tuple[Any, int, int]]:
+) -> Iterator[tuple[object, int, int]]:
     """Yield, once, a store, the rank of this process and the number of processes. `torch.distributed` calls this.
 
     Rank and number come from `torch_xla.launch` or `torchrun`. `timeout` and `kwargs` have no effect.

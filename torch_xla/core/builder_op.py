@@ -1,7 +1,7 @@
 """Operations of XLA's builder, as objects that Python's operators combine."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import numpy as np
@@ -304,7 +304,7 @@ class Op(Windowed):
     @classmethod
     def make_computation(
         cls, name: str, computation: object, args_or_shapes: Sequence[object], **kwargs: object
-    ) -> Any:
+    ) -> object:
         """Return `computation`, or the computation of a function of `Op`s for operands or shapes such as these."""
         if not callable(computation) or isinstance(computation, interop.BuilderComputation):
             return computation

@@ -142,6 +142,6 @@ class Windowed:
         )  # fmt: skip
 
 
-def _groups(groups: Sequence[object], options: Mapping[str, object]) -> dict[str, Any]:
+def _groups(groups: Sequence[object], options: Mapping[str, object]) -> dict[str, object]:
     names = ("feature_group_count", "batch_group_count", "precision_config")
     return {**dict(zip(names, groups, strict=False)), **options}

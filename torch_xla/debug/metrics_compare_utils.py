@@ -4,14 +4,13 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from .._engine import metrics
 
 DEFAULT_CONFIG = {"base_expression": "v <= v_mean + (v_stddev * 2.0)"}
 
 
-def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]:
+def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, str | float]:
     """Return every number of the text `metrics_report()` by its name.
 
     A metric gives `<name>__TotalSamples`, `__Accumulator_sec`, `__ValueRate_sec`, `__Rate` and `__Percentile_50_sec`;

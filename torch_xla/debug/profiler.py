@@ -55,7 +55,7 @@ def get_tracer_marked_step() -> bool:
     return _diagnostics.step_ended()
 
 
-def start_server(port: int, only_on_master: bool = True, address: str = "127.0.0.1") -> Any:
+def start_server(port: int, only_on_master: bool = True, address: str = "127.0.0.1") -> object:
     """Start a server at `port` from which profiles of this process can be asked for: by `trace()`, by
     `python -m torch_xla.debug.capture_profile`, or by xprof's page.
 

@@ -58,7 +58,7 @@ def gradient_accumulation(
     model: torch.nn.Module,
     *carried_tensors: object,
     is_step_pure: bool = False,
-) -> Any:
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Call `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
 
     `train_step` returns the loss (a tensor without dimensions), followed by the next value of each of `carried_tensors`

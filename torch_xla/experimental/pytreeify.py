@@ -27,7 +27,7 @@ class _Flat(torch.autograd.Function):
         return tuple(leaves)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
         """Return a gradient or `None` for each leaf of the arguments."""
         call: _Call = ctx.call
         given = pytree.tree_unflatten(list(grads), call.results)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 _changes: dict[str, Callable[[ModuleType], None]] = {}
 
@@ -31,7 +30,7 @@ class _Finder:
             spec = importlib.util.find_spec(name)
         finally:
             sys.meta_path.insert(place, self)
-        loader: Any = spec and spec.loader
+        loader: object = spec and spec.loader
         if loader is not None and hasattr(loader, "exec_module"):
             run = loader.exec_module
 

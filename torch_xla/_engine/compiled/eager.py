@@ -110,7 +110,7 @@ def _write(
     call: Call,
     device: Device,
     alone: eager_cache.EagerCall,
-) -> tuple[Any, "_Recorded | None"]:
+) -> tuple[object, "_Recorded | None"]:
     """Run a call that writes to its arguments without a tape."""
     recording_kernel.refuse_overlap(entry, operator, args, kwargs)
     plan: Plan = entry.plan  # type: ignore[assignment]

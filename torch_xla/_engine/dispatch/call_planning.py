@@ -57,7 +57,7 @@ class Entry:
     writes: bool = False
     nested: bool = False
     is_list: bool = False
-    constants: tuple[Any, ...] = ()
+    constants: tuple[object, ...] = ()
     # Results that are an unchanged operand: the tensor that is written to keeps its value.
     unchanged: frozenset[int] = frozenset()
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
@@ -179,7 +179,11 @@ def evaluated_on_shapes(plan: Plan, targets: list[int], numbers: list[Any]) -> t
         return jax.eval_shape(abstract, *_shapes(plan)), passed_on
 
 
-def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+def _written_operands(
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> list[int]:
     """Return the operands that the results of an in-place call replace, in the order of the results."""
     operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     written = cpu_errors.written_tensors(operator, args, kwargs)
@@ -326,7 +330,10 @@ def _key(plan: Plan) -> jax.Array | None:
     return jax.random.key(0, impl="rbg") if plan.draws else None
 
 
-def _check_results(plan: Plan, shapes: Any) -> None:
+def _check_results(
+    plan: Plan,
+    shapes: object,
+) -> None:
     for spec in plan.outputs:
         dtypes.to_jax(spec.dtype)  # raises if no XLA device has it
     # A rule that disagrees with PyTorch about a shape is our mistake: better here, at the user's line.

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -96,7 +95,7 @@ def _run_by(
     ours = [tensor for tensor in written if tensor.device.type == "xla"]
     read = list(map(value_of, ours))
 
-    def fetch(leaf: object) -> Any:
+    def fetch(leaf: object) -> object:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
             if id(leaf) not in copies:
                 copy = kernels.fetch(leaf)

@@ -325,7 +325,7 @@ def _grow(tensor: Tensor, value: Value, elements: int) -> None:
 
 
 def set_storage_offset(
-    self: Tensor, source: Any, storage_offset: int, size: list[int], stride: list[int] | None = None
+    self: Tensor, source: torch.UntypedStorage, storage_offset: int, size: list[int], stride: list[int] | None = None
 ) -> Tensor:
     """Implement `Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`, which grows if it is
     small.
@@ -338,7 +338,7 @@ def set_storage_offset(
     return point_at(self, source, storage_offset, size, stride)
 
 
-def set_storage(self: Tensor, source: Any) -> Tensor:
+def set_storage(self: Tensor, source: torch.UntypedStorage) -> Tensor:
     """Implement `Tensor.set_(storage)`: `self` shows the whole of `source`."""
     return set_storage_offset(self, source, 0, [source.nbytes() // self.element_size()], [1])
 

@@ -69,7 +69,7 @@ KERNELS = {name: _filling(name) for name in _NUMBERS}
 _full_like = recorder("aten::full_like")
 
 
-def with_first_momentum(original: Callable[..., object]) -> Callable[..., Any]:
+def with_first_momentum(original: Callable[..., object]) -> Callable[..., object]:
     """Implement `SGD._init_group`, which gives parameters on `xla` the momentum that later steps find: -0.0.
 
     PyTorch copies the first gradient, where later steps compute `momentum * buffer + gradient`. Of -0.0 both are
@@ -83,9 +83,9 @@ def with_first_momentum(original: Callable[..., object]) -> Callable[..., Any]:
         group: Mapping[str, object],
         params: Sequence[object],
         grads: Sequence[object],
-        momentums: list[Any],
+        momentums: list[object],
         *rest: object,
-    ) -> Any:
+    ) -> object:
         found = original(self, group, params, grads, momentums, *rest)
         if all(each is not None for each in momentums) or group["differentiable"] or not _is_zero(group["dampening"]):
             return found

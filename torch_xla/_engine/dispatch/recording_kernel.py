@@ -4,7 +4,7 @@ This is the hot path: a step of a small model passes here a thousand times. A ca
 geometry of the operands and static arguments (`call_planning`), and its plan is found again by one dictionary look-up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -281,19 +281,18 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
             entry = plans.setdefault(key, call_planning.plan_call(operator, args, kwargs, call))
         value = made = None  # this call may write to the value: who else holds it is counted
         if entry.makes_new and operands:  # almost every call
-            first = operands[0]
-            device: Device = (first[0] if isinstance(first, tuple) else first).device
+            device: Device = (first[0] if isinstance(first := operands[0], tuple) else first).device
             plan: Plan = entry.plan  # type: ignore[assignment]
             try:  # as in `append`, which would cost a sixth of the whole
                 LOCK.acquire()  # `with` takes twice as long; inside, because an interrupt may come right behind it
                 values = (tape := device.tape).values
                 if len(values) <= _longest:
                     recorded: list[Any] = [plan]
-                    for operand in operands:
-                        if isinstance(operand, Value) and operand.tape is tape:
-                            recorded.append(operand.slot)
-                        else:
-                            recorded.append(slot_of(tape, operand, device))
+                    for each in operands:
+                        slot = (
+                            each.slot if isinstance(each, Value) and each.tape is tape else slot_of(tape, each, device)
+                        )
+                        recorded.append(slot)
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
                         note_line(tape, position, numbers)
@@ -386,7 +385,7 @@ def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generat
     return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), None)
 
 
-def _nest(entry: Entry, values: list[Value]) -> Any:
+def _nest(entry: Entry, values: list[Value]) -> Sequence[torch.Tensor | int | None]:
     """Return tensors of the results, nested as the operator returns them."""
     assert entry.plan is not None
     if entry.is_list:

@@ -383,7 +383,7 @@ def recorded() -> list[tuple[str, list[Started], list[Started], int]]:
     return [each for each in found if each[1] or each[2]]
 
 
-def _about() -> dict[str, Any]:
+def _about() -> dict[str, dict[str, int]]:
     with _lock:
         return {"collectives": {name: sequence.end for name, sequence in _sequences.items()}}
 

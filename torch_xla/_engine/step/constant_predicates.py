@@ -9,7 +9,7 @@ needs operations of an earlier one, and more than that one, is evaluated as usua
 tape has only a few such programs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,7 +49,7 @@ class _Truth:
     used: int = 0
 
 
-_truths: dict[Any, _Truth] = {}
+_truths: dict[Hashable, _Truth] = {}
 
 
 def is_candidate(tensor: torch.Tensor, value: Value) -> bool:

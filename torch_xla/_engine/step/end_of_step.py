@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ _marks = metrics.counter("MarkStep")
 
 # By ordinal: closures that run in the thread that ends the step, and closures that run in the background.
 _closures: dict[int, StepClosures] = {}
-_background: dict[int, list[tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
+_background: dict[int, list[tuple[Callable[..., object], tuple[object, ...]]]] = {}
 _worker = Background()
 
 # When the last step ended, by ordinal; kept while there are listeners.
@@ -112,7 +111,7 @@ def wait_for_closures() -> None:
     _worker.join()
 
 
-def _frozen(args: tuple[object, ...]) -> list[Any]:
+def _frozen(args: tuple[object, ...]) -> list[object]:
     # While a closure runs in the background the next step is recorded, which may write to the same tensors: it would
     # show the closure values of that step, and cut that step's graph wherever the closure happens to look. Lists and
     # objects are not looked into: the closure may be meant to write to them.

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any
 
 import jax
+import numpy as np
 
 from .. import dtypes, metrics
 from ..atomic import run_through, without_collecting
@@ -96,7 +96,7 @@ def run(step: Step, ready: Ready | None = None) -> None:
         counter.value += count
 
 
-def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None) -> None:
+def _start(step: Step, buffers: list[jax.Array], keys: np.ndarray | None, ready: Ready | None) -> None:
     global _step
     program, numbers = step.program, step.numbers
     if platform.forked:
@@ -188,7 +188,7 @@ def _run(
     outputs: list[jax.Array],
     ends: list[jax.Array],
     reported: Iterable[object],
-) -> Iterator[Any]:
+) -> Iterator[object]:
     """Return all of a run: no Python from its start to its end. Each call reads what the one before it has left."""
     return chain(
         step.before,
@@ -222,7 +222,7 @@ def _tell_run(program: Program, numbers: Sequence[float | int], cause: Cause, st
     events.emit(events.Execution(program, tuple(numbers), cause, frames, start * 1e-9, seconds))
 
 
-def _reported(step: Step, flight: Flight, outputs: list[jax.Array]) -> Iterable[Any]:
+def _reported(step: Step, flight: Flight, outputs: list[jax.Array]) -> Iterable[object]:
     """Queue the results of assertions until the next wait, when it is run through."""
     program, numbers = step.program, step.numbers
     reporting_flights.add(flight)

@@ -82,7 +82,7 @@ def wait_for_memory(program: Program) -> None:
     device_lock_wait.add(time.perf_counter_ns() - start)
 
 
-def _counted_beside(program: Program) -> "deque[tuple[int, list[Any]]] | None":
+def _counted_beside(program: Program) -> "deque[tuple[int, list[object]]] | None":
     """Return the programs beside which this one is counted, if it is."""
     if program.bytes < COUNTED or not program.target.is_host:
         return None
@@ -90,19 +90,19 @@ def _counted_beside(program: Program) -> "deque[tuple[int, list[Any]]] | None":
     return None if flight is None else flight.running
 
 
-def free_memory(running: "deque[tuple[int, list[Any]]]", needed: int) -> None:
+def free_memory(running: "deque[tuple[int, list[object]]]", needed: int) -> None:
     """Wait until what the counted programs allocated is no more than `AT_ONCE`, together with `needed` bytes."""
     while (first := _in_the_way(running, needed)) is not None:
         _wait_for_end(running, first)
 
 
-def _in_the_way(running: "deque[tuple[int, list[Any]]]", needed: int) -> tuple[int, list[Any]] | None:
+def _in_the_way(running: "deque[tuple[int, list[object]]]", needed: int) -> tuple[int, list[Any]] | None:
     """Return the oldest of the counted programs, if `needed` bytes are too many beside them."""
     counted = list(running)  # other threads begin and end some
     return counted[0] if counted and needed + sum([size for size, _ in counted]) > AT_ONCE else None
 
 
-def _wait_for_end(running: "deque[tuple[int, list[Any]]]", first: tuple[int, list[Any]]) -> None:
+def _wait_for_end(running: "deque[tuple[int, list[object]]]", first: tuple[int, list[Any]]) -> None:
     ends = still_there(first[1])
     if not all([end.is_ready() for end in ends]):
         start = time.perf_counter()
@@ -231,17 +231,17 @@ def _broken(message: str, line: Line | None) -> RuntimeError:
     return RuntimeError(f"{message}\n  asserted at {user_lines.text(line)}" if line is not None else message)
 
 
-def ends_of(device: jax.Device) -> list[Any]:
+def ends_of(device: jax.Device) -> list[object]:
     """Return small outputs of the programs that were started on `device` and may still run."""
     flights = [flight for target, flight in list(by_target.items()) if device in target.devices]
     return [end for flight in flights for _, ends, *_ in list(flight.started) for end in ends]
 
 
-def have_ended(ends: list[Any]) -> bool:
+def have_ended(ends: list[object]) -> bool:
     """Return whether the programs with these outputs have ended."""
     return all([end.is_ready() for end in still_there(ends)])
 
 
-def last_ends() -> list[Any] | None:
+def last_ends() -> list[object] | None:
     """Return small outputs of the program started last: they are there when it has ended. `None` before the first."""
     return latest[0].started[-1][1] if latest and latest[0].started else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any
 
 from ..atomic import stores
 from ..compile.source_metadata import scopes_at
@@ -14,13 +13,13 @@ from ..tensor.device import Device
 from .step import Schedule, Seen
 
 
-def carry_over(schedule: Schedule, tape: Tape, fresh: Tape, seen: Seen, device: Device) -> tuple[Iterator[Any], int]:
+def carry_over(schedule: Schedule, tape: Tape, fresh: Tape, seen: Seen, device: Device) -> tuple[Iterator[object], int]:
     """Record the operations that an evaluation leaves undone on a `fresh` tape, with the open named scopes.
 
     Returns the stores that give the values their new slots, to be run through, and the number of values recorded again
     that are not held.
     """
-    settled: Iterator[Any] = iter(())
+    settled: Iterator[object] = iter(())
     unheld = 0
     if schedule.kept or seen.behind:
         again = Again(fresh, tape, seen.values, device, schedule.cut.outputs)
@@ -86,7 +85,7 @@ class Again:
                 tape.values[value.slot] = value = before
             self._moved.append(value)
 
-    def settled(self) -> Iterator[Any]:
+    def settled(self) -> chain[None]:
         """Give the values their slots on the new tape, when it is run through."""
         places = self._slots
         for (base, view), shown in self._old.reads.items():

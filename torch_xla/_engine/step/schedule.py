@@ -4,7 +4,7 @@ The first time, the `PASSES` work it out: liveness → partition → fuse → do
 file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from .. import config, metrics
@@ -40,10 +40,10 @@ class _Known(list[Schedule]):
 
 
 # The schedules of each tape; more than one where not always the same values are held at its end.
-_schedules: dict[Any, _Known] = {}
+_schedules: dict[Hashable, _Known] = {}
 
 # Of each tape that several processes evaluate together. Programs come and go, in each process as it may be: this stays.
-_livenesses: dict[Any, Liveness] = {}
+_livenesses: dict[Hashable, Liveness] = {}
 
 # Calls of a single operation that need no tape, by key (`eager_cache`).
 shortcuts: dict[Any, Any] = {}

@@ -114,7 +114,7 @@ class Step:
     source_lines: SourceLines = _no_lines
     before: Iterable[Any] = ()  # in front of the run; may raise, and then nothing runs
     after: Iterable[Any] = ()  # behind it, when the values have their buffers
-    undo: Iterable[Any] = ()  # takes back `before` when the run fails
+    undo: Iterable[object] = ()  # takes back `before` when the run fails
     counts: Sequence[tuple[Counter, int]] = ()  # what the run adds to counters
     is_first: bool = False  # the program was compiled for this run: it is not counted as found
 
@@ -130,7 +130,7 @@ def tape_after(schedule: Schedule | None, device: Device) -> Tape:
 _ENDED = "tape", "ended", "values", "code", "reads"
 
 
-def end_of(tape: Tape, following: Tape, device: Device) -> Iterator[Any]:
+def end_of(tape: Tape, following: Tape, device: Device) -> Iterator[object]:
     """Replace a tape that was evaluated by another one, when it is run through."""
     return map(setattr, (device, tape, tape, tape, tape), _ENDED, (following, True, [], [], {}))
 

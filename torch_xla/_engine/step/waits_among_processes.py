@@ -109,7 +109,7 @@ def until_ready(arrays: Sequence[Any]) -> None:
 class _Run(NamedTuple):
     """A run as something to wait for; JAX waits for what a tuple holds."""
 
-    token: Any
+    token: object
 
     def is_ready(self) -> bool:
         """Return False: only a wait would show it."""
@@ -126,7 +126,7 @@ def may_launch(count: int) -> bool:
 _NO_LOCK = contextlib.nullcontext()
 
 
-def wait_for_launch(count: int, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK) -> None:
+def wait_for_launch(count: int, lock: contextlib.AbstractContextManager[object] = _NO_LOCK) -> None:
     """Wait until `count` runs on several devices of this host may begin, in turn (`runtime/launch_throttle`).
 
     Pass the `lock` under which programs are started unless the caller holds it: what has ended is noted under it.

@@ -27,7 +27,7 @@ class DistributedTensor(XLAShardedTensor):
     """An `XLAShardedTensor` over a `DeviceMesh`. Results of its operations are of this class too."""
 
     @classmethod
-    def _computed(cls, result: object, args: object) -> Any:
+    def _computed(cls, result: object, args: object) -> "DistributedTensor":
         given = (each.device_mesh for each in pytree.tree_leaves(args) if isinstance(each, DistributedTensor))
         return known_on(result, next(given, None))
 

@@ -130,7 +130,7 @@ class XLAShardedTensor(DTensor):
     def __new__(
         cls: type["XLAShardedTensor"],
         elem: torch.Tensor,
-        mesh_shape: Any = None,
+        mesh_shape: tuple[int, ...] | None = None,
         partition_spec: object = None,
         *args: object,
         **kwargs: object,

@@ -27,7 +27,10 @@ class SPMDSavePlanner(DefaultSavePlanner):
     """
 
     def set_up_planner(
-        self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
+        self,
+        state_dict: dict[str, Any],
+        storage_meta: Any = None,
+        is_coordinator: bool = False,
     ) -> None:
         """Copy this process's shards to the CPU."""
         self.sharded_state_dict, self.unsharded_state_dict = _separated(state_dict)

@@ -84,7 +84,7 @@ def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
     """Return whether the module contains a bfloat16 product. JAX has no public way to search its modules."""
     narrow = False
 
-    def look(operation: Any) -> Any:
+    def look(operation: Any) -> WalkResult:
         nonlocal narrow
         if operation.name == "stablehlo.dot_general" and "bf16" in str(operation.operands[0].type):
             narrow = True
@@ -296,7 +296,7 @@ def smaller_size(one: object, other: object) -> Any:
     return min_dim(one, other)
 
 
-def size_for(size: Any, values: dict[str, Any]) -> Any:
+def size_for(size: Any, values: dict[str, Any]) -> jax.Array | np.generic | int:
     """Evaluate a symbolic size with a number, or an array of no dimensions, for each symbol.
 
     JAX's public interface makes symbolic sizes (`jax.export.symbolic_shape`), but does not evaluate them.

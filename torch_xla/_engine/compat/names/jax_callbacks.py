@@ -1,13 +1,13 @@
 """Find, order or remove the callbacks in a traced JAX function, for which JAX has no public way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from jax._src import callback as _callback
 from jax._src import debugging as _debugging
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-_UNORDERED: dict[Any, Any] = {
+_UNORDERED: dict[Hashable, object] = {
     _debugging.debug_effect: _debugging.ordered_debug_effect,
     _callback._IOEffect: _callback._OrderedIOEffect,
 }
@@ -39,10 +39,10 @@ def _calls_for_results(part: object) -> bool:
     )
 
 
-def in_order(closed: object) -> Any:
+def in_order(closed: object) -> object:
     """Return the same function, all of whose callbacks are made in the order in which they were traced."""
 
-    def change(equation: Any) -> Any:
+    def change(equation: JaxprEqn) -> JaxprEqn:
         params = dict(equation.params)
         if equation.primitive is _debugging.debug_callback_p:
             params["effect"] = _debugging.ordered_debug_effect
@@ -53,17 +53,17 @@ def in_order(closed: object) -> Any:
     return _changed(closed, change, lambda effects: frozenset(_UNORDERED.get(each, each) for each in effects))
 
 
-def without_callbacks(closed: object) -> Any:
+def without_callbacks(closed: object) -> object:
     """Return the same function, which makes no callback whose result is not used."""
 
-    def change(equation: Any) -> Any:
+    def change(equation: JaxprEqn) -> JaxprEqn | None:
         is_for_its_effect = not equation.outvars and not _CALLBACKS.isdisjoint(equation.effects)
         return None if is_for_its_effect else equation
 
     return _changed(closed, change, lambda effects: frozenset(effects) - _CALLBACKS)
 
 
-def opened(part: object) -> Any:
+def opened(part: object) -> object:
     """Return a traced function without its constants; what is none as it is. In JAX 0.11 one class has both."""
     return part.jaxpr if isinstance(part, ClosedJaxpr) else part
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax._src import distributed, xla_bridge
@@ -74,7 +73,7 @@ class Service:
         self._process.returncode = self._process.poll() or 0  # it is not waited for, on purpose
 
 
-def connect(address: str, index: int, count: int, start: int) -> Any:
+def connect(address: str, index: int, count: int, start: int) -> object:
     """Return the client of process `index` of `count`, connected.
 
     It becomes JAX's own, so that the backends that start later know of the other processes.
@@ -155,7 +154,7 @@ def is_connected() -> bool:
 def listen_on(hostname: str) -> None:
     """Let the collectives of the CPU client, which has not started, listen on one address of this machine."""
 
-    def client(of: object) -> Any:
+    def client(of: object) -> object:
         return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(of, hostname=hostname))
 
     xla_bridge.register_backend_factory("cpu", partial(client, distributed.global_state.client), fail_quietly=False)

@@ -3,7 +3,7 @@
 import functools
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import jax
 
@@ -12,12 +12,12 @@ _SIDES = (512, 256, 128)
 
 
 @functools.cache
-def _kernels() -> Any:
+def _kernels() -> ModuleType:
     # It takes Pallas a second to be imported, which only programs of a TPU need.
     return importlib.import_module("jax.experimental.pallas.ops.tpu.flash_attention")
 
 
-def _blocks(query: jax.Array, key: jax.Array) -> Any:
+def _blocks(query: jax.Array, key: jax.Array) -> object:
     rows, columns = (next(side for side in _SIDES if each.shape[2] % side == 0) for each in (query, key))
     return _kernels().BlockSizes(rows, columns, columns, 1, rows, columns, columns, rows, columns, columns, rows)
 

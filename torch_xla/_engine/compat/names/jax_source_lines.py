@@ -50,7 +50,7 @@ def traceback_at(line: tuple[str, int, str] | None) -> Any:
 
 
 @uncollected
-def _of_another_thread(take: Callable[[], object]) -> Any:
+def _of_another_thread(take: Callable[[], object]) -> object:
     # This thread waits and holds the engine's lock. A finalizer in the other thread may ask for the lock: both would
     # wait for ever.
     with ThreadPoolExecutor(1) as thread:

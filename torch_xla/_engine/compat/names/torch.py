@@ -6,10 +6,10 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import _meta_registrations
@@ -32,6 +32,8 @@ from torch.utils import _pytree
 from torch.utils._device import DeviceContext as DeviceContext
 
 from .. import patch_list
+
+F = TypeVar("F", bound=Callable[..., object])
 
 # The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
 create_empty_tensor = torch._C._acc.create_empty_tensor
@@ -56,19 +58,19 @@ schema_named = torch._C._get_schema
 
 # The schema and attributes of an overload.
 schema_of: Callable[[Any], Any] = attrgetter("_schema")
-overload_name_of: Callable[[Any], str] = attrgetter("_overloadname")
+overload_name_of: Callable[[object], str] = attrgetter("_overloadname")
 # Calls the kernel of an overload for the given dispatch keys.
-redispatch_of: Callable[[Any], Any] = attrgetter("_handle.redispatch_boxed")
+redispatch_of: Callable[[object], Any] = attrgetter("_handle.redispatch_boxed")
 
 # Structures that hold tensors. In public, they are not in every release that we take.
 pytree = _pytree
 
 # The address of the C++ object of a storage or a generator.
-address_of: Callable[[Any], int] = attrgetter("_cdata")
+address_of: Callable[[object], int] = attrgetter("_cdata")
 # How often a tensor was written in place.
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
-hooks_of: Callable[[torch.Tensor], Any] = attrgetter("_backward_hooks")
-hooks_after_accumulation_of: Callable[[torch.Tensor], Any] = attrgetter("_post_accumulate_grad_hooks")
+hooks_of: Callable[[torch.Tensor], object] = attrgetter("_backward_hooks")
+hooks_after_accumulation_of: Callable[[torch.Tensor], object] = attrgetter("_post_accumulate_grad_hooks")
 is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
 
 # Makes of a leaf a tensor on the same memory whose backward pass raises `RuntimeError`.
@@ -285,9 +287,9 @@ def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
     return storage._untyped_storage
 
 
-def reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+def reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
     """Return the pickled form of a tensor as if its device had storages."""
-    hooks: OrderedDict[Any, Any] = OrderedDict()
+    hooks: OrderedDict[object, object] = OrderedDict()
     shown = tensor.storage_offset(), tuple(tensor.size()), tensor.stride(), tensor.requires_grad, hooks
     metadata = torch._utils.get_tensor_metadata(tensor)
     last = (metadata,) if metadata else ()
@@ -301,14 +303,14 @@ def fills_uninitialized_memory() -> bool:
     return torch._C._get_deterministic_fill_uninitialized_memory()
 
 
-def without_autocast() -> Any:
+def without_autocast() -> AbstractContextManager[None]:
     """Return a `with` block in which autocast is passed by."""
     key = torch._C._parse_dispatch_key("AutocastPrivateUse1")
     assert key is not None
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
 
-def below_autograd() -> Any:
+def below_autograd() -> AbstractContextManager[None]:
     """Return a `with` block in which autograd records nothing, as in the gradient formulas of PyTorch."""
     return torch._C._AutoDispatchBelowAutograd()
 
@@ -334,7 +336,7 @@ def give_default_device(constructor: object) -> None:
     torch.utils._device._device_constructors().add(constructor)
 
 
-def never_traced(function: Any) -> Any:
+def never_traced(function: F) -> F:
     """Return `function`, which `torch.compile` runs as it is.
 
     PyTorch calls our hooks while it traces a program, and would trace them too, hooks and all. `torch._dynamo.disable`
@@ -356,7 +358,7 @@ def constant_in_graphs(function: Any) -> Any:
     return function
 
 
-def dtypes_by_default() -> tuple[Any, ...]:
+def dtypes_by_default() -> tuple[torch.dtype | bool | None, ...]:
     """Return the settings that, with the arguments, decide the dtypes that a function computes in."""
     autocast = torch.is_autocast_enabled("xla")
     return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
@@ -426,7 +428,7 @@ def dynamic_dims(value: object) -> set[int]:
     return marked
 
 
-def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+def saved_tensors_hooks_in_force() -> tuple[Callable[..., object], Callable[..., object]] | None:
     """Return the present pack and unpack hooks of saved tensors. PyTorch's public interface only adds hooks."""
     found: tuple[Callable[..., Any], Callable[..., Any]] | None
     found = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
@@ -438,12 +440,12 @@ def at_end_of_backward(function: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
-def gradient_hooks(tensor: torch.Tensor) -> list[Any]:
+def gradient_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], torch.Tensor | None]]:
     """Return the hooks of a tensor's gradient. Code that computes gradients itself has to call them."""
     return list((tensor._backward_hooks or {}).values())
 
 
-def hooks_after(tensor: torch.Tensor) -> list[Any]:
+def hooks_after(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], object]]:
     """Return the hooks that run when a gradient was added to `tensor.grad`."""
     return list((tensor._post_accumulate_grad_hooks or {}).values())
 

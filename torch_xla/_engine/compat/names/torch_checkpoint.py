@@ -1,7 +1,6 @@
 """Every private name of PyTorch's distributed checkpoints that the engine borrows, and why."""
 
 import importlib
-from typing import Any
 
 import torch
 
@@ -17,12 +16,12 @@ from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_tens
 from ...remote_files import files_at as remote_files
 
 
-def write_items(name: str, tensor: torch.Tensor) -> list[Any]:
+def write_items(name: str, tensor: torch.Tensor) -> list[object]:
     """Return the checkpoint's write items of a plain tensor: the whole tensor."""
     return [_create_write_item_for_tensor(name, tensor)]
 
 
-def chunks(tensor: torch.Tensor) -> list[Any]:
+def chunks(tensor: torch.Tensor) -> list[object]:
     """Return the chunks of a plain tensor: the whole tensor as one."""
     return [_create_chunk_from_tensor(tensor)]
 
@@ -33,11 +32,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def remote_reader(address: str) -> Any:
+def remote_reader(address: str) -> object:
     """Return PyTorch's reader of checkpoints at an address."""
     return importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem").FsspecReader(address)
 
 
-def remote_writer(address: str, **options: object) -> Any:
+def remote_writer(address: str, **options: object) -> object:
     """Return PyTorch's writer of checkpoints to an address."""
     return importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem").FsspecWriter(address, **options)

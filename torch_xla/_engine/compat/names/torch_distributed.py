@@ -196,7 +196,7 @@ def reduces_unlike_gloo(options: object) -> bool:
     return str(getattr(reduction, "op", reduction)).endswith(("AVG", "PREMUL_SUM"))
 
 
-def gloo(store: object, rank: int, size: int, timeout: object, address: str) -> Any:
+def gloo(store: object, rank: int, size: int, timeout: object, address: str) -> object:
     """Return PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds
     best.
     """
@@ -261,7 +261,7 @@ def give_meshes_groups(
             return divides()[0]
         return original_rank(group)
 
-    def get_group(self: Any, mesh_dim: Any = None) -> Any:
+    def get_group(self: Any, mesh_dim: Any = None) -> object:
         if self._device_type == "xla" and not wanted():
             raise RuntimeError(
                 "DeviceMesh.get_group(): a mesh of xla devices has process groups where each device has a process of "
@@ -302,7 +302,7 @@ def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., object]
     def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         def helper(
             function: object, size: object, device_mesh: object = None, placements: object = None, **options: object
-        ) -> Any:
+        ) -> object:
             mesh = device_mesh or current_mesh()
             return (make if wanted(mesh) else original)(function, size, mesh, placements, **options)
 
@@ -413,7 +413,7 @@ def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManage
     patch_list.batch_isend_irecv.put(batch)
 
 
-def distributed(name: str, of: object, mesh: Any, *args: object) -> Any:
+def distributed(name: str, of: object, mesh: Any, *args: object) -> object:
     """Return the function `name` of `torch.distributed.tensor`, called as for meshes of other devices.
 
     Its module is found here: it takes half a second to import, and who is here came from it.

@@ -52,7 +52,7 @@ from .torch import pytree
 READS_ON_THE_HOST = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
-def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
+def described(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return tensors without memory, as these are: of fixed sizes, although what is traced with them may make new
     ones.
     """
@@ -156,10 +156,10 @@ def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tenso
     its own backends.
     """
 
-    def save(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, object]:
         return state(), operator(*args, **kwargs)
 
-    def repeat(kept: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    def repeat(kept: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         current = state()
         restore(kept)
         try:
@@ -177,7 +177,7 @@ def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tenso
         around._dispatch_cache.clear()
 
 
-def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int, *args: Any, **kwargs: Any) -> Any:
+def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int, *args: Any, **kwargs: Any) -> object:
     # PyTorch's own function for this names no device of others before 2.13.
     named = kwargs.get("device")
     devices = [torch.device(named)] if named else [each.device for each in args[first:] if torch.is_tensor(each)]
@@ -186,7 +186,7 @@ def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int,
 
 
 def route_inductor(
-    is_ours: Callable[[GraphModule, Sequence[Any]], bool], backend: Callable[[GraphModule, Sequence[Any]], Any]
+    is_ours: Callable[[GraphModule, Sequence[object]], bool], backend: Callable[[GraphModule, Sequence[object]], object]
 ) -> None:
     """Let `backend` compile the graphs for which `is_ours(graph, examples)` holds, where Inductor is asked to.
 
@@ -194,9 +194,9 @@ def route_inductor(
     finds it by name.
     """
 
-    def in_compile(original: Callable[..., object]) -> Callable[..., Any]:
+    def in_compile(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
-        def call(self: Any, model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
+        def call(self: Any, model: GraphModule, examples: Sequence[Any], **options: Any) -> object:
             if not is_ours(model, examples):
                 return original(self, model, examples, **options)
             if self.compiler_name == "aotinductor":
@@ -208,9 +208,9 @@ def route_inductor(
 
         return call
 
-    def by_name(original: Callable[..., object]) -> Callable[..., Any]:
+    def by_name(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
-        def inductor(model: GraphModule, examples: Sequence[object], **options: object) -> Any:
+        def inductor(model: GraphModule, examples: Sequence[object], **options: object) -> object:
             return backend(model, examples) if is_ours(model, examples) else original(model, examples, **options)
 
         return inductor
@@ -232,7 +232,7 @@ def guard_distributed() -> None:
 
     def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+        def wrap_tensor(self: Any, value: torch.Tensor) -> object:
             found = original(self, value)
             if isinstance(value, torch.distributed.tensor.DTensor) and not is_traceable_wrapper_subclass(value):
                 self.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
@@ -254,7 +254,7 @@ def guard_arguments_of_constants() -> None:
         if isinstance(argument, (UserFunctionVariable, SkipFunctionVariable)) and argument.source is not None:
             install_guard(argument.source.make_guard(GuardBuilder.ID_MATCH))
 
-    def as_constant(argument: object) -> Any:
+    def as_constant(argument: object) -> object:
         argument = LazyVariableTracker.realize_all(argument)
         VariableTracker.visit(guard, argument)
         if not isinstance(argument, UserDefinedObjectVariable) or argument.is_tensor():
@@ -269,7 +269,7 @@ def guard_arguments_of_constants() -> None:
 
     def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def invoke(tx: object, fn: object, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+        def invoke(tx: object, fn: object, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
             if not str(getattr(fn, "__module__", "")).startswith("torch_xla."):
                 return original(tx, fn, name, args, kwargs)
             return original(
@@ -308,7 +308,7 @@ def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iter
 
     def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrap(value: object, *args: object, **kwargs: object) -> Any:
+        def wrap(value: object, *args: object, **kwargs: object) -> object:
             return original(instead(value) if isinstance(value, torch.Tensor) else value, *args, **kwargs)
 
         return wrap
@@ -344,13 +344,13 @@ def outside_of_traces() -> Iterator[None]:
         eval_frame.set_eval_frame(callback)
 
 
-def make_traceable(operator: Any, make: Callable[[Any, Sequence[Any]], list[torch.Tensor]]) -> None:
+def make_traceable(operator: Any, make: Callable[[object, Sequence[object]], Sequence[torch.Tensor]]) -> None:
     """Make an operator that takes graphs traceable. `make` returns its results for arguments without memory.
 
     The operator has no gradient; an `autograd.Function` calls it.
     """
 
-    def below_autograd(*args: Any) -> Any:
+    def below_autograd(*args: Any) -> object:
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
@@ -359,11 +359,11 @@ def make_traceable(operator: Any, make: Callable[[Any, Sequence[Any]], list[torc
         with ctx.redispatch_to_next():
             return ctx.wrap_tensors(operator(*given))
 
-    def described(mode: Any, *args: object) -> Any:
+    def described(mode: Any, *args: object) -> object:
         with mode:
             return make(operator, args)
 
-    def noted(mode: Any, *args: Any) -> Any:
+    def noted(mode: Any, *args: Any) -> object:
         root = mode.tracer.root
         for graph in args:
             if isinstance(graph, GraphModule):

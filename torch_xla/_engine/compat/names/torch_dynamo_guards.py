@@ -40,7 +40,7 @@ def _in_c(guard: Callable[[object], bool]) -> Callable[[object], bool]:
     return functools.partial(getattr, Guard(), "result")
 
 
-def _without_python(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _without_python(original: Callable[[Any, Any], None]) -> Callable[[object, object], None]:
     @functools.wraps(original)
     def guard_hooks(self: Any, guard: Any) -> None:
         def add(check: Callable[[object], bool], *rest: object) -> None:

@@ -38,7 +38,7 @@ def _is_kept(key: str) -> bool:
 
 
 @contextlib.contextmanager
-def unpickled(data: bytes) -> Iterator[tuple[GraphModule, list[Any]]]:
+def unpickled(data: bytes) -> Iterator[tuple[GraphModule, list[object]]]:
     """Return a block in which the graph of `pickled` may be compiled, with the graph and its inputs."""
     fake_mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     loaded: Any = GraphPickler.loads(data, fake_mode)

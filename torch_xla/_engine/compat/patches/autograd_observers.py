@@ -43,7 +43,7 @@ def unlisten(listener: Listener) -> None:
 def _observed(descriptor: Any) -> property:
     name = descriptor.__name__
 
-    def read(tensor: torch.Tensor) -> Any:
+    def read(tensor: torch.Tensor) -> object:
         for listener in tuple(_listeners):
             listener(name, sys._getframe(1))
         return descriptor.__get__(tensor)
@@ -64,8 +64,8 @@ def _raise_hooks(*_: object) -> None:
     """Stand for a hook in a registration that only reads the present hooks."""
 
 
-def _counted(original: Any) -> Any:
-    def register_hook(backward_hooks: Any, hook: Any) -> Any:
+def _counted(original: Any) -> object:
+    def register_hook(backward_hooks: Any, hook: Any) -> object:
         if hook is _raise_hooks:
             raise _Hooks(backward_hooks)
         _hooks.count += not str(getattr(hook, "__module__", "")).startswith(_OF_TRACES)
@@ -82,13 +82,13 @@ def hooks_of_nodes() -> int:
     return int(_hooks.count)
 
 
-def hooks_of_leaf(leaf: torch.Tensor) -> list[dict[int, Any]]:
+def hooks_of_leaf(leaf: torch.Tensor) -> list[dict[int, object]]:
     """Return the hooks before and behind the node that accumulates a leaf's gradient, by the keys of their handles."""
     node = torch.autograd.graph.get_gradient_edge(leaf).node
     return [_registered(register) for register in (node.register_prehook, node.register_hook)]
 
 
-def _registered(register: Callable[[Any], object]) -> dict[int, Any]:
+def _registered(register: Callable[[Any], object]) -> dict[int, object]:
     try:
         register(_raise_hooks)
     except _Hooks as found:

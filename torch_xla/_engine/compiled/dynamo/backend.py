@@ -69,8 +69,8 @@ def compile_whole(module: GraphModule, kind: str) -> Callable[..., Any]:
     return _boxed(CompiledGraph(module, kind))
 
 
-def _boxed(compiled: Callable[..., object]) -> Callable[..., Any]:
-    def boxed(arguments: list[Any]) -> Any:
+def _boxed(compiled: Callable[..., object]) -> Callable[..., object]:
+    def boxed(arguments: list[Any]) -> object:
         taken = list(arguments)
         arguments.clear()
         return compiled(taken)
@@ -78,16 +78,16 @@ def _boxed(compiled: Callable[..., object]) -> Callable[..., Any]:
     return takes_a_list(boxed)
 
 
-def _raising(refusal: Exception) -> Callable[[list[Any]], Any]:
+def _raising(refusal: Exception) -> Callable[[list[object]], object]:
     """Return a graph that raises when it is called. Dynamo would wrap an error that is raised while it compiles."""
 
-    def raising(_: Sequence[object]) -> Any:
+    def raising(_: Sequence[object]) -> object:
         raise refusal.with_traceback(None)
 
     return raising
 
 
-def _by_operator(module: GraphModule) -> Callable[[list[Any]], Any]:
+def _by_operator(module: GraphModule) -> Callable[[list[object]], object]:
     return lambda arguments: module(*arguments)
 
 
@@ -178,12 +178,12 @@ def _is_of_operators(module: GraphModule) -> bool:
 _OF_PYTHON = ("_operator", "builtins", "math")
 
 
-def extract_compiled_graph(module: GraphModule, arguments: Sequence[object]) -> Callable[..., Any]:
+def extract_compiled_graph(module: GraphModule, arguments: Sequence[object]) -> Callable[..., object]:
     """Compile `module` for PyTorch's own registration of "openxla"; `arguments` are those of its first call."""
     if _is_of_operators(module):
         boxed = compile_graph(module, arguments, kind="inference")
         return lambda *args: boxed(list(args))
-    forward: Callable[..., Any] = aot_module_simplified(
+    forward: Callable[..., object] = aot_module_simplified(
         module,
         list(arguments),
         fw_compiler=functools.partial(compile_graph, kind="forward"),

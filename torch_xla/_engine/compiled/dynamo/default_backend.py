@@ -5,7 +5,6 @@ may compile models on the CPU, on CUDA and on `xla`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -24,7 +23,7 @@ def holds_xla(module: GraphModule, examples: Sequence[object]) -> bool:
     return any(isinstance(each, torch.Tensor) and each.device.type == "xla" for each in _tensors(module, examples))
 
 
-def _tensors(module: GraphModule, examples: Sequence[object]) -> Iterator[Any]:
+def _tensors(module: GraphModule, examples: Sequence[object]) -> Iterator[object]:
     yield from examples
     yield from module.parameters()
     yield from module.buffers()

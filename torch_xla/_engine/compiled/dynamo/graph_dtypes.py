@@ -4,7 +4,6 @@ A graph is traced with meta kernels, which let some dtypes pass.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -46,7 +45,7 @@ def _refusal(node: Node, target: OpOverload) -> Exception | None:
     return None
 
 
-def _known(leaf: object, is_pointwise: bool) -> Any:
+def _known(leaf: object, is_pointwise: bool) -> object:
     """Return an argument for the CPU. For a pointwise operator its size does not matter."""
     value = leaf.meta.get("val") if isinstance(leaf, Node) else leaf
     if isinstance(value, torch.Tensor):

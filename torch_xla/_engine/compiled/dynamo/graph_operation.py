@@ -1,6 +1,7 @@
 """Record the device's part of an FX graph as one operation: a rule, and a plan for each kind of operands."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -130,10 +131,12 @@ class GraphOperation:
         return tuple(specs)
 
     @uncollected
-    def _worked_out(self, template: list[Any], specs: tuple[Spec, ...], arguments: list[Any]) -> tuple[Spec, ...]:
+    def _worked_out(
+        self, template: Sequence[object], specs: tuple[Spec, ...], arguments: list[Any]
+    ) -> tuple[Spec, ...]:
         numbers = [each for each in arguments if isinstance(each, float)]
 
-        def abstract(*arrays: object) -> Any:
+        def abstract(*arrays: object) -> tuple[jax.Array | None, ...]:
             filled = [
                 arrays[each.index]
                 if isinstance(each, Operand)
@@ -155,7 +158,7 @@ class GraphOperation:
         )
 
 
-def _on_device(arguments: list[Any]) -> list[Any]:
+def _on_device(arguments: list[Any]) -> list[object]:
     """Return `arguments` with their tensors on the device of the first `xla` tensor, each with a value."""
     tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
     target = next((each.device for each in tensors if each.device.type == "xla"), torch.device("xla"))
@@ -184,7 +187,7 @@ def _rule(parts: Parts) -> Rule:
     assert module is not None
     lone = len(parts.outputs) == 1
 
-    def lower(*arguments: Any, key: Any = None) -> Any:
+    def lower(*arguments: Any, key: jax.Array | None = None) -> Any:
         # One key or an array of several, as a run hands them out.
         outputs = interpreter.interpret(module, arguments, key.reshape(-1) if key is not None else ())
         # Behind `None`, so that one output too is an output among several.

@@ -24,21 +24,21 @@ def install() -> None:
         private.kernel_of_higher_order(operator, functools.partial(_run_higher_order, operator))
 
 
-def _run_higher_order(operator: object, *args: object, **kwargs: object) -> Any:
+def _run_higher_order(operator: object, *args: object, **kwargs: object) -> object:
     """Return a loop or branch of PyTorch on our tensors. Tracing its body takes what `torch.compile` is made of."""
     return importlib.import_module("..loops.higher_order_ops", __package__).run(operator, args, kwargs)
 
 
-def _registering(original: Callable[..., object]) -> Callable[..., Any]:
+def _registering(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def compile(*args: object, **kwargs: object) -> Any:
+    def compile(*args: object, **kwargs: object) -> object:
         _prepare()
         return original(*args, **kwargs)
 
     return compile
 
 
-def _keeping_graphs(original: Callable[..., Any]) -> Callable[..., Any]:
+def _keeping_graphs(original: Callable[..., Any]) -> Callable[..., object]:
     # PyTorch's own backend "eager" keeps the graph of a function, and "inductor" makes code for devices of its own.
     @functools.wraps(original)
     def lower(self: Any, args: object) -> Any:

@@ -1,7 +1,6 @@
 """Register the backend `openxla` of `torch.compile`, and compile what Dynamo hands to it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -50,7 +49,7 @@ def compile_module(
     *,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Compile a graph of PyTorch's functions as Dynamo found it: forward, and backward if there will be one.
 
     `mode` and `options` are those of `torch.compile`. They tune Inductor's kernels and change no result, so openxla

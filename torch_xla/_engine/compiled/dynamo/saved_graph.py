@@ -20,10 +20,10 @@ class SavedEntry:
     """A saved graph that replaces an entry of AOTAutograd's cache, where Inductor was asked to compile."""
 
     data: bytes
-    guards_expr: Any = None
-    sanitized_aot_config: Any = None
+    guards_expr: object = None
+    sanitized_aot_config: object = None
 
-    def wrap_post_compile(self, *_: object) -> Callable[[list[Any]], Any]:
+    def wrap_post_compile(self, *_: object) -> Callable[[list[object]], object]:
         """Return the graph, compiled: takes its arguments in one list."""
         compiled = _restored(self.data)
         return lambda arguments: compiled(*arguments)
@@ -61,7 +61,7 @@ def compile_to_save(module: GraphModule, examples: Sequence[object]) -> SavedGra
     return SavedGraph(data, _compiled(module, examples))
 
 
-def _restored(data: bytes) -> Callable[..., Any]:
+def _restored(data: bytes) -> Callable[..., object]:
     with torch_saved_graphs.unpickled(data) as (module, examples):
         return _compiled(module, examples)
 

@@ -4,7 +4,6 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType
-from typing import Any
 
 from .symbolic_floats import HostNumber
 
@@ -52,7 +51,7 @@ def _exchange(old: tuple[object, ...], new: tuple[object, ...]) -> None:
             _put_back(holder, lambda value: made if value is old else value)
 
 
-def _attributes(holder: object) -> Iterator[tuple[str, Any]]:
+def _attributes(holder: object) -> Iterator[tuple[str, object]]:
     yield from getattr(holder, "__dict__", {}).items()
     for each in type(holder).__mro__:
         names = each.__dict__.get("__slots__", ())

@@ -39,7 +39,7 @@ class Change:
 
     path: str
     text: str
-    read: Callable[[], Any]  # looks again
+    read: Callable[[], object]  # looks again
 
     def __str__(self) -> str:
         return f"{self.path}{self.text}"
@@ -294,7 +294,7 @@ def cell_contents(cell: Any) -> object:
         return MISSING
 
 
-def bytes_of(held: Any) -> Any:
+def bytes_of(held: np.ndarray | torch.Tensor) -> Any:
     """Return the bytes of a tensor on the CPU or an array, with its geometry."""
     if isinstance(held, torch.Tensor):
         flat = held.detach().reshape(-1).resolve_conj().resolve_neg().view(torch.uint8)

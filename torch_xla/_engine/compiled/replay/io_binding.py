@@ -1,6 +1,6 @@
 """Bind a replay's program to memory: where each input comes from and each result goes, packed or not."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ class BoundProgram:
     inputs: list[int]  # the place of each input
     in_place: list[tuple[int, int]] = field(default_factory=list)  # (output, input whose value takes it)
     elsewhere: list[tuple[int, int, Spec]] = field(default_factory=list)  # (output, place, spec)
-    new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → output
+    new: dict[Hashable, int] = field(default_factory=dict)  # memory that only the result has → output
     updated: list[int] = field(default_factory=list)  # outputs that are packs and replace packs
     replaced: list[int] = field(default_factory=list)  # outputs that are packs of new values
 

@@ -52,7 +52,7 @@ class Pack:
     def __init__(self, spec: Spec, device: Device, taken_apart: Program) -> None:
         self.value = Value(spec, device, None, -1)  # has its buffer when the program that makes it was started
         self._taken_apart = taken_apart
-        self._parts: list[Any] | None = None
+        self._parts: list[object] | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 class Notes(Protocol):
     """A trace that records operations on its numbers."""
 
-    def computed(self, value: float, text: str) -> Any:
+    def computed(self, value: float, text: str) -> object:
         """Note the number `value` that the Python expression `text` gives."""
 
     def is_so(self, text: str, outcome: bool) -> bool:
@@ -34,7 +34,7 @@ class HostNumber(torch.SymFloat):
         self.name = name
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # `isinstance(number, float)` is true
+    def __class__(self) -> type:  # `isinstance(number, float)` is true
         return float
 
     @property
@@ -171,7 +171,7 @@ def _arithmetic(
 
 
 def _comparison(symbol: str, function: Callable[[Any, Any], bool]) -> Callable[..., object]:
-    def compare(self: HostNumber, other: object) -> Any:
+    def compare(self: HostNumber, other: object) -> bool:
         operand = _operand(other)
         if operand is None:
             return NotImplemented

@@ -270,7 +270,7 @@ class _Twins:
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._tensors: dict[int, Tensor] = {}
 
-    def of(self, leaf: Any) -> Any:
+    def of(self, leaf: Any) -> object:
         """Return the twin of a tensor; other arguments as the CPU takes them."""
         if isinstance(leaf, torch.device):
             return torch.device("cpu")

@@ -146,7 +146,7 @@ IS_BAD: dict[str, Callable[..., bool]] = {
 _OF_TWO = frozenset(("floor_divide", "fmod.Tensor", "remainder.Tensor"))
 
 
-def refusing(name: str) -> Callable[..., Any]:
+def refusing(name: str) -> Callable[..., object]:
     """Return the kernel of `aten::<name>`, which refuses known values that the CPU refuses."""
     qualified, is_bad = f"aten::{name}", IS_BAD[name]
     record = recorder_of_two(qualified) if name in _OF_TWO else recorder(qualified)
@@ -162,4 +162,4 @@ def refusing(name: str) -> Callable[..., Any]:
     return kernel
 
 
-KERNELS: dict[str, Callable[..., Any]] = {name: refusing(name) for name in IS_BAD}
+KERNELS: dict[str, Callable[..., object]] = {name: refusing(name) for name in IS_BAD}

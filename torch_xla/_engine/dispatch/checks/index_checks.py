@@ -38,7 +38,7 @@ def _is_outside(index: object, size: int, from_end: bool = True) -> bool:
     return known is not None and bool(known.size) and (int(known.min()) < least or int(known.max()) >= size)
 
 
-def by_dimension(name: str) -> Callable[..., Any]:
+def by_dimension(name: str) -> Callable[..., object]:
     """Return the kernel of an operator with (self, dim, index, …). The index of `index_fill` may be on the CPU."""
     record = recorder(f"aten::{name}")
     if name == "index_select":  # so beam search chooses among texts
@@ -113,7 +113,7 @@ def _misses(dims: int, mask: Tensor, values: Sequence[object]) -> bool:
     return known.size != mask.numel() or not fits
 
 
-def masked(name: str) -> Callable[..., Any]:
+def masked(name: str) -> Callable[..., object]:
     """Return the kernel of an operator with (self, mask, source): each place takes an element, and all are to have
     one.
     """

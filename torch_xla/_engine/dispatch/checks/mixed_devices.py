@@ -13,7 +13,7 @@ from . import cpu_errors
 
 def admit(
     operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return the arguments with every tensor on the device, or the error PyTorch raises for mixed devices."""
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     ours = [t for t in tensors if t.device.type == "xla"]
@@ -21,7 +21,7 @@ def admit(
     changed = False
     written = [id(tensor) for tensor in cpu_errors.written_tensors(operator, args, kwargs)]
 
-    def convert(leaf: object) -> Any:
+    def convert(leaf: object) -> object:
         nonlocal changed
         if not isinstance(leaf, torch.Tensor):
             return leaf
@@ -39,7 +39,7 @@ def admit(
             f"move the tensor of shape {list(leaf.shape)} with `.to({str(target.torch_device)!r})`)"
         )
 
-    converted: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(convert, (args, kwargs))
+    converted: tuple[tuple[object, ...], dict[str, object]] = pytree.tree_map(convert, (args, kwargs))
     if not changed:
         raise TypeError(f"{operator.name}: an argument of a kind that the xla device does not know")
     return converted

@@ -53,7 +53,7 @@ class Limits:
     is_unsigned: bool
     is_endless: bool  # every dtype has infinities and NaN
     places: tuple[tuple[int, str], ...]  # of the numbers that are given: position and name of the argument
-    taken: set[tuple[Any, ...]] = field(
+    taken: set[tuple[object, ...]] = field(
         default_factory=set
     )  # numbers beyond the limits, each in its place, that the CPU took
 

@@ -51,7 +51,7 @@ _COMPRESSED = (
 )  # fmt: skip
 
 
-def _refusing(name: str, advice: str) -> Callable[..., Any]:
+def _refusing(name: str, advice: str) -> Callable[..., object]:
     def refuse(*_: object, **__: object) -> Any:
         raise NoLowering(f"{name}: {advice}")
 
@@ -69,14 +69,14 @@ _embedding_bag_backward = recorder("aten::_embedding_bag_backward")
 _PLACE_OF_SPARSE = 9
 
 
-def embedding_bag_backward(*args: object, **kwargs: object) -> Any:
+def embedding_bag_backward(*args: object, **kwargs: object) -> object:
     """Return the gradient of a table whose rows were summed up by bag: dense, since no other exists here."""
     if args[_PLACE_OF_SPARSE] if len(args) > _PLACE_OF_SPARSE else kwargs["sparse"]:
         raise NoLowering(f"aten::_embedding_bag_sparse_backward: {_SPARSE}")
     return _embedding_bag_backward(*args, **kwargs)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "_embedding_bag_backward": embedding_bag_backward,
     **{name: _refusing(f"aten::{name.partition('.')[0]}", advice) for advice, names in _WAYS.items() for name in names},
 }

@@ -4,8 +4,7 @@ The identity of a composite's marks is new at each call of a model. Here it beco
 so that equal steps are one program.
 """
 
-from typing import Any
-
+import torch
 from torch import Tensor
 
 from ...ir.tape import Tape
@@ -16,7 +15,7 @@ from ..recording_kernel import recorder
 _record = recorder("xla::mark_tensor")
 
 
-def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: object = None) -> Any:
+def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: object = None) -> torch.Tensor:
     """Return a copy of `x` that is marked as an input or output of a composite."""
     check_attributes(name, attr)
     tape: Tape = value_of(x).device.tape

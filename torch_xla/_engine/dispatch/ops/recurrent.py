@@ -77,7 +77,7 @@ class RecurrentLayer(torch.autograd.Function):
     def forward(
         ctx: Any, layer: Layer, batch_sizes: Tensor | None, input: Tensor, hidden: Tensor, cell: Tensor | None,
         *weights: Tensor,
-    ) -> Any:  # fmt: skip
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
         """Record the layer."""
         sizes = None if batch_sizes is None else batch_sizes.to(input.device)
         output, *states = _record(LAYER, layer, input, sizes, hidden, cell, weights)

@@ -110,13 +110,13 @@ def _kernel(name: str, policy: Callable[[OpOverload, Any, Any], tuple[Any, Any]]
     return kernel
 
 
-def _cast(args: object, kwargs: object, dtype: torch.dtype) -> tuple[Any, Any]:
-    def convert(leaf: Any) -> Any:
+def _cast(args: object, kwargs: object, dtype: torch.dtype) -> tuple[object, object]:
+    def convert(leaf: Any) -> object:
         if _is_eligible(leaf) and leaf.dtype is not dtype:
             return leaf.to(dtype)
         return leaf
 
-    converted: tuple[Any, Any] = pytree.tree_map(convert, (args, kwargs))
+    converted: tuple[object, object] = pytree.tree_map(convert, (args, kwargs))
     return converted
 
 
@@ -129,11 +129,11 @@ def _is_eligible(leaf: object) -> bool:
     )
 
 
-def _lower(op: OpOverload, args: object, kwargs: object) -> tuple[Any, Any]:
+def _lower(op: OpOverload, args: object, kwargs: object) -> tuple[object, object]:
     return _cast(args, kwargs, torch.get_autocast_dtype("xla"))
 
 
-def _float32(op: OpOverload, args: object, kwargs: object) -> tuple[Any, Any]:
+def _float32(op: OpOverload, args: object, kwargs: object) -> tuple[object, object]:
     return _cast(args, kwargs, torch.float32)
 
 
@@ -145,14 +145,14 @@ def _unless_named(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, {**kwargs, "dtype": torch.float32}
 
 
-def _widest(op: OpOverload, args: object, kwargs: object) -> tuple[Any, Any]:
+def _widest(op: OpOverload, args: object, kwargs: object) -> tuple[object, object]:
     dtypes = {leaf.dtype for leaf in pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)}
     if len(dtypes) < 2:
         return args, kwargs
     return _cast(args, kwargs, torch.float32)
 
 
-def _refuse(*args: object, **kwargs: object) -> Any:
+def _refuse(*args: object, **kwargs: object) -> object:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: the logarithm of a "
         "probability in a lower dtype overflows. Use torch.nn.functional.binary_cross_entropy_with_logits or "

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -245,7 +246,7 @@ module.has_half = True  # type: ignore[attr-defined]
 module.__getattr__ = refusing(module.__name__)  # type: ignore[method-assign]
 
 
-def _add_part(name: str, doc: str, members: dict[str, Any]) -> None:
+def _add_part(name: str, doc: str, members: Mapping[str, object]) -> None:
     """Give `torch.xla` a module of its own, such as `torch.xla.memory`, whose names it has too."""
     part = types.ModuleType(f"torch.xla.{name}", doc)
     vars(part).update(members)

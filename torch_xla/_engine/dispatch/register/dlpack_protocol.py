@@ -23,9 +23,9 @@ def patch_exchange() -> None:
     patch_list.asarray.wrap(_arranging)
 
 
-def _offering(original: Callable[..., Any]) -> Callable[..., Any]:
+def _offering(original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
-    def __dlpack__(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    def __dlpack__(self: torch.Tensor, *args: Any, **kwargs: Any) -> object:  # noqa: N807
         if self.device.type != "xla":
             return original(self, *args, **kwargs)
         if self.requires_grad:
@@ -45,16 +45,16 @@ def _offering(original: Callable[..., Any]) -> Callable[..., Any]:
     return __dlpack__
 
 
-def _exporting(original: Callable[..., object]) -> Callable[..., Any]:
+def _exporting(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def to_dlpack(tensor: torch.Tensor) -> Any:
+    def to_dlpack(tensor: torch.Tensor) -> object:
         is_ours = isinstance(tensor, torch.Tensor) and tensor.device.type == "xla"
         return tensor.__dlpack__() if is_ours else original(tensor)
 
     return to_dlpack
 
 
-def _arranging(original: Callable[..., Any]) -> Callable[..., Any]:
+def _arranging(original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
     def asarray(obj: Any, **kwargs: Any) -> Any:
         if dlpack.is_capsule(obj):
@@ -68,7 +68,7 @@ def _arranging(original: Callable[..., Any]) -> Callable[..., Any]:
     return asarray
 
 
-def _placing(original: Callable[..., object]) -> Callable[..., Any]:
+def _placing(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def __dlpack_device__(self: torch.Tensor) -> Any:  # noqa: N807
         if self.device.type != "xla":

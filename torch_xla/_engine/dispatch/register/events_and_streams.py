@@ -30,7 +30,7 @@ class Stream(torch.Stream):
 
     device_type = "xla"  # type: ignore[assignment]
 
-    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
+    def __new__(cls, device: Any = None, priority: int = 0, **_: object) -> "Stream":
         index = _index(device)
         devices.device_at(index)  # it is in use from here on
         return cls._of(index)
@@ -83,14 +83,20 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """A point in the one stream."""
 
-    def __new__(cls, device: Any = None, enable_timing: bool = False, interprocess: bool = False, **_: Any) -> "Event":
+    def __new__(
+        cls,
+        device: Any = None,
+        enable_timing: bool = False,
+        interprocess: bool = False,
+        **_: object,
+    ) -> "Event":
         if interprocess:
             raise NotImplementedError(f"Event({device!r}, interprocess=True): {_OF_ONE_PROCESS}.")
         index = _index(device)
         devices.device_at(index)
         return super().__new__(cls, device=torch.device("xla", index))
 
-    def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
+    def __init__(self, device: Any = None, enable_timing: bool = False, **_: object) -> None:
         self._index = _index(device)
         self._takes_time = enable_timing
         self._reached: float | None = None
@@ -204,7 +210,7 @@ def _is_ours(device: Any) -> bool:
 
 
 # The members of `torch.xla` in this module.
-MEMBERS: dict[str, Any] = {
+MEMBERS: dict[str, object] = {
     thing.__name__: thing
     for thing in (
         Event, Stream, StreamContext, current_stream, default_stream, set_stream, stream, synchronize,

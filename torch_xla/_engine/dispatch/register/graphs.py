@@ -180,8 +180,8 @@ def answer() -> None:
     patch_list.accelerator_graph.wrap(_of_the_accelerator)
 
 
-def _of_the_accelerator(original: Callable[..., Any]) -> Any:
-    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+def _of_the_accelerator(original: Callable[..., Any]) -> object:
+    def made(cls: type, *args: Any, **kwargs: Any) -> object:
         if is_ours():
             return XLAGraph(*args, **kwargs)
         if native() is None:
@@ -195,6 +195,6 @@ def _of_the_accelerator(original: Callable[..., Any]) -> Any:
 
 
 # The members of `torch.xla` in this module.
-MEMBERS: dict[str, Any] = {
+MEMBERS: dict[str, object] = {
     thing.__name__: thing for thing in (XLAGraph, graph, graph_pool_handle, is_current_stream_capturing)
 }

@@ -33,7 +33,7 @@ def memory_stats_as_nested_dict(device: object = None) -> dict[str, Any]:
     return {"active_bytes": taken, "allocated_bytes": taken, "reserved_bytes": reserved}
 
 
-def memory_stats(device: object = None) -> "OrderedDict[str, Any]":
+def memory_stats(device: object = None) -> "OrderedDict[str, object]":
     """Return bytes by name, such as "allocated_bytes.all.peak": those of CUDA's names that PJRT knows."""
     return OrderedDict(
         (f"{name}.{pool}.{kind}", value)
@@ -103,10 +103,10 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
     return "\n".join(lines + [f"{name:<{width}}  {current:>12}  {peak:>12}" for name, current, peak in rows])
 
 
-def _renamed(name: str, function: Callable[..., object]) -> Callable[..., Any]:
+def _renamed(name: str, function: Callable[..., object]) -> Callable[..., object]:
     """Return a function under the name that CUDA had for it, and warns of."""
 
-    def former(device: object = None) -> Any:
+    def former(device: object = None) -> object:
         warnings.warn(f"torch.xla.{name} is now torch.xla.{function.__name__}.", FutureWarning, stacklevel=2)
         return function(device)
 
@@ -116,7 +116,7 @@ def _renamed(name: str, function: Callable[..., object]) -> Callable[..., Any]:
 
 
 # The members of `torch.xla` in this module.
-MEMBERS: dict[str, Any] = {
+MEMBERS: dict[str, Callable[..., object]] = {
     function.__name__: function
     for function in (
         device_memory_used, empty_cache, max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated,

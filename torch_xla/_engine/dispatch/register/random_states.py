@@ -18,10 +18,10 @@ class _DefaultGenerators(Sequence[TorchGenerator]):
         return devices.numbered_count()
 
     @overload
-    def __getitem__(self, index: int) -> TorchGenerator: ...
+    def __getitem__(self, index: int) -> Any: ...
 
     @overload
-    def __getitem__(self, index: slice) -> tuple[TorchGenerator, ...]: ...
+    def __getitem__(self, index: slice) -> Any: ...
 
     def __getitem__(self, index: Any) -> Any:
         # A tuple would have to be made at the import, which must not start a client.
@@ -88,7 +88,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 # The members of `torch.xla` in this module.
-MEMBERS: dict[str, Any] = {
+MEMBERS: dict[str, object] = {
     "default_generators": default_generators,
     **{
         function.__name__: function

@@ -1,7 +1,6 @@
 """Names of `torch.cuda` and `torch.xpu` that `torch.xla` lacks, each with the reason and what to use."""
 
 from collections.abc import Callable
-from typing import Any
 
 _ALLOCATOR = (
     "PJRT allocates the memory, and no other code can. XLA_PYTHON_CLIENT_PREALLOCATE and "
@@ -66,10 +65,10 @@ REASONS: dict[str, str] = {
 }  # fmt: skip
 
 
-def refusing(module: str) -> Callable[[str], Any]:
+def refusing(module: str) -> Callable[[str], object]:
     """Return the `__getattr__` of a module: an `AttributeError` that says why a name is not there, and what to use."""
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         reason = REASONS.get(name)
         if reason is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)

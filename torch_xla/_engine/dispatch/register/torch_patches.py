@@ -61,7 +61,7 @@ def apply_patches() -> None:
     note_default_dtype()
 
 
-def _noting(setter: Callable[[Any], None]) -> Callable[[Any], None]:
+def _noting(setter: Callable[[object], None]) -> Callable[[object], None]:
     def set_and_note(argument: object) -> None:
         setter(argument)
         note_default_dtype()
@@ -87,7 +87,7 @@ def _named(device: object) -> Any:
     return torch.device("xla", device) if isinstance(device, int) else device
 
 
-def _on_own_device(original: Any) -> Any:
+def _on_own_device(original: Any) -> object:
     @functools.wraps(original)
     def new_tensor(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if self.device.type == "xla" and kwargs.get("device") is None:
@@ -97,7 +97,7 @@ def _on_own_device(original: Any) -> Any:
     return new_tensor
 
 
-def _in_the_one_stream(original: Any) -> Any:
+def _in_the_one_stream(original: Any) -> object:
     @functools.wraps(original)
     def record_stream(self: torch.Tensor, s: Any) -> None:
         if self.device.type != "xla":
@@ -106,7 +106,7 @@ def _in_the_one_stream(original: Any) -> Any:
     return record_stream
 
 
-def _pinning(original: Any) -> Any:
+def _pinning(original: Any) -> object:
     @functools.wraps(original)
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         if device is not None and torch.device(device).type != "xla":
@@ -118,7 +118,7 @@ def _pinning(original: Any) -> Any:
     return pin_memory
 
 
-def _pinned(original: Any) -> Any:
+def _pinned(original: Any) -> object:
     @functools.wraps(original)
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
         if device is not None and torch.device(device).type != "xla":
@@ -140,15 +140,15 @@ def _on_the_host(original: Any) -> Any:
     return method
 
 
-def _any_of_ours(original: Any) -> Any:
+def _any_of_ours(original: Any) -> object:
     """Return PyTorch's check with `xla` in its set of devices. The code stays PyTorch's, so Dynamo traces it."""
     named = tuple(each | {"xla"} if isinstance(each, frozenset) else each for each in original.__code__.co_consts)
     return types.FunctionType(original.__code__.replace(co_consts=named), original.__globals__, original.__name__)
 
 
-def _for_our_key_too(original: Any) -> Any:
+def _for_our_key_too(original: Any) -> object:
     @functools.wraps(original)
-    def impl(self: torch.library.Library, op_name: Any, fn: Any, dispatch_key: str = "", **kwargs: Any) -> Any:
+    def impl(self: torch.library.Library, op_name: Any, fn: Any, dispatch_key: str = "", **kwargs: Any) -> object:
         result = original(self, op_name, fn, dispatch_key, **kwargs)
         if (dispatch_key or self.dispatch_key) == "XLA":
             if self.dispatch_key:
@@ -163,7 +163,7 @@ def _for_our_key_too(original: Any) -> Any:
     return impl
 
 
-def _beside_ours(original: Any, *args: Any, **kwargs: Any) -> Any:
+def _beside_ours(original: Any, *args: Any, **kwargs: Any) -> object:
     try:
         return original(*args, **kwargs)
     except RuntimeError as error:
@@ -172,9 +172,9 @@ def _beside_ours(original: Any, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def _in_the_callers_thread(original: Any) -> Any:
+def _in_the_callers_thread(original: Any) -> object:
     @functools.wraps(original)
-    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> object:
         if not any(isinstance(output, torch.Tensor) and output.device.type == "xla" for output in outputs):
             return _beside_ours(original, outputs, *args, **kwargs)
         watchers = tuple(around_backward)

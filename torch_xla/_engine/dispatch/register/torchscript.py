@@ -6,7 +6,7 @@ an archive is loaded onto the CPU and moved.
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -120,7 +120,7 @@ class _Moved:
 
     def __init__(self, fn: Callable[[Tensor], Tensor]) -> None:
         self._fn = fn
-        self._done: dict[Any, tuple[Tensor, Tensor]] = {}  # with the tensor before, whose memory keeps its address
+        self._done: dict[Hashable, tuple[Tensor, Tensor]] = {}  # with the tensor before, whose memory keeps its address
 
     def __call__(self, tensor: Tensor) -> Tensor:
         key: Any = id(tensor)

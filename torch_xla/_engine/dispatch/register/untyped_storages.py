@@ -48,9 +48,9 @@ def patch_storages() -> None:
     patch_list.reduce_ex.wrap(_reducing)
 
 
-def _on_xla(ours: Callable[..., object], original: Callable[..., object]) -> Callable[..., Any]:
+def _on_xla(ours: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def method(self: UntypedStorage, *args: object, **kwargs: object) -> Any:
+    def method(self: UntypedStorage, *args: object, **kwargs: object) -> object:
         return (ours if self.device.type == "xla" else original)(self, *args, **kwargs)
 
     return method
@@ -94,7 +94,7 @@ def _fill(self: UntypedStorage, value: int) -> UntypedStorage:
     return self
 
 
-def _get(self: UntypedStorage, index: object) -> Any:
+def _get(self: UntypedStorage, index: object) -> int:
     return storage_bytes.host_copy(self)[index]
 
 
@@ -130,7 +130,7 @@ def _share_memory(self: UntypedStorage, *args: object, **kwargs: object) -> Unty
     raise RuntimeError("memory of an xla device cannot be shared between processes; share a copy on the CPU: `x.cpu()`")
 
 
-def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
+def _copying(original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
     def copy_(self: UntypedStorage, source: Any, non_blocking: bool | None = None) -> UntypedStorage:
         plain = private.untyped(source) if isinstance(source, torch.TypedStorage) else source
@@ -142,9 +142,9 @@ def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
     return copy_
 
 
-def _making(original: Callable[..., Any]) -> Any:
+def _making(original: Callable[..., Any]) -> object:
     @functools.wraps(original)
-    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls: object, *args: Any, **kwargs: Any) -> UntypedStorage:
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "xla":
             return original(cls, *args, **kwargs)
@@ -157,9 +157,9 @@ def _making(original: Callable[..., Any]) -> Any:
     return staticmethod(__new__)
 
 
-def _deepcopying(original: Callable[..., object]) -> Callable[..., Any]:
+def _deepcopying(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self: Tensor, memo: dict[int, object]) -> object:
         if type(self) is not Tensor or self.device.type != "xla" or not self.is_leaf or id(self) in memo:
             return original(self, memo)
         with torch.no_grad():
@@ -180,9 +180,9 @@ def _deepcopying(original: Callable[..., object]) -> Callable[..., Any]:
     return __deepcopy__
 
 
-def _reducing(original: Callable[..., object]) -> Callable[..., Any]:
+def _reducing(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def reduce_ex(self: Tensor, proto: object) -> Any:
+    def reduce_ex(self: Tensor, proto: object) -> object:
         is_plain = self.device.type == "xla" and type(self).__torch_dispatch__ is Tensor.__torch_dispatch__
         if not is_plain or self.layout is not torch.strided:
             return original(self, proto)
