@@ -20,7 +20,7 @@ from ..lowering.machinery import promotion
 from ..lowering.machinery.lower_call import apply_rule, flatten
 from ..lowering.machinery.registry import Promotion, Rule, rule_of
 from ..runtime import platform
-from ..tensor.storage import View
+from ..tensor.views import View
 from . import abstract_eval
 from .checks import cpu_errors
 from .checks import scalar_ranges as number_limits

@@ -288,10 +288,8 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                 values = (tape := device.tape).values
                 if len(values) <= _longest:
                     recorded: list[Any] = [plan]
-                    for each in operands:
-                        slot = (
-                            each.slot if isinstance(each, Value) and each.tape is tape else slot_of(tape, each, device)
-                        )
+                    for own in operands:
+                        slot = own.slot if isinstance(own, Value) and own.tape is tape else slot_of(tape, own, device)
                         recorded.append(slot)
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
