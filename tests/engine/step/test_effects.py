@@ -3,7 +3,8 @@ their results."""
 
 import gc
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import torch_xla
 import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_model as xm
+from tests.support.ways_to_run import WAYS, made_to_run
 from torch_xla._engine.compile.stages import stage_cuts
 from torch_xla._engine.errors import ExecutionError
 from torch_xla.experimental.scan import scan
@@ -178,23 +180,77 @@ def test_a_compiled_step_calls_once_a_step() -> None:
     assert compiled.is_replayed
 
 
-def test_a_callback_that_uses_what_its_program_computes_is_told_what_to_do() -> None:
-    counted = torch.zeros(3, device="xla")
-    x = torch.ones(4, device="xla")
+class Counting:
+    """A program that calls a function on the host, which changes a tensor of its own."""
 
-    def count(array: jax.Array) -> None:
-        counted.add_(1)
+    def __init__(self, act: Callable[["Counting"], object]) -> None:
+        self.counted = torch.zeros(3).to("xla")
+        self.x = torch.ones(4).to("xla")
+        self.result: torch.Tensor | None = None
+        self._act = act
 
-    def report(x: jax.Array) -> jax.Array:
-        jax.debug.callback(count, x)
+    def count(self, _: jax.Array) -> None:
+        """Counts, and does what the test wants."""
+        self.counted.add_(1)
+        self._act(self)
+
+    def called(self, x: jax.Array) -> jax.Array:
+        """The function of the program."""
+        jax.debug.callback(self.count, x)
         return x * 2
 
-    xb.call_jax(report, (x,))
-    with pytest.raises(RuntimeError, match="recorded it while the program ran.*use the tensor after the step"):
+    def step(self) -> torch.Tensor:
+        """The program. Tensors of the previous step are not seen any more."""
+        self.result = None
+        self.result = xb.call_jax(self.called, (self.x,))
+        return self.result
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("act", ["records", "syncs", "reads"])
+def test_what_a_callback_records_belongs_to_the_next_step(way: str, act: str) -> None:
+    read: list[float] = []
+    acts: dict[str, Callable[[Counting], object]] = {
+        "records": lambda _: None,
+        "syncs": lambda _: torch_xla.sync(),
+        "reads": lambda program: read.append(program.counted[0].item()),
+    }
+    program = Counting(acts[act])
+    torch_xla.sync(wait=True)
+    with made_to_run(way, program.step) as step:
+        for number in range(1, 6):
+            result = step()
+            torch_xla.sync(wait=True)
+            assert result.tolist() == [2] * 4
+            assert program.counted.tolist() == [number] * 3
+    assert program.x.tolist() == [1] * 4 and read == ([1, 2, 3, 4, 5] if act == "reads" else [])
+
+
+@pytest.mark.parametrize("use", [lambda tensor: tensor.add_(1), lambda tensor: tensor.tolist()])
+def test_a_callback_that_uses_what_its_program_computes_is_told_what_to_do(use: Callable[[Any], object]) -> None:
+    program = Counting(lambda it: use(it.result))
+    program.step()
+    with pytest.raises(RuntimeError, match="a running program computes.*use the tensor after the step"):
         torch_xla.sync(wait=True)
     with pytest.raises(RuntimeError, match="use the tensor after the step"):
-        counted.tolist()
-    assert x.tolist() == [1] * 4
+        program.result.tolist()  # type: ignore[union-attr]
+    assert program.x.tolist() == [1] * 4
+    assert program.counted.tolist() == [1] * 3, "what the function recorded before is kept"
+
+
+@pytest.mark.parametrize("act", [lambda _: None, lambda _: torch_xla.sync(), lambda program: program.counted.tolist()])
+def test_a_callback_of_a_part_of_a_step_leaves_the_rest_of_it(act: Callable[[Counting], object]) -> None:
+    program = Counting(act)
+    other = torch.ones(2).to("xla")
+    result = program.step()
+    held = other + 1
+    later = result + 1
+    assert result.tolist() == [2] * 4  # runs the call alone
+    assert program.counted.tolist() == [1] * 3
+    other.add_(5)
+    torch_xla.sync(wait=True)
+    assert (held.tolist(), later.tolist(), other.tolist()) == ([2, 2], [3] * 4, [6, 6])
+    assert program.counted.tolist() == [1] * 3
 
 
 def test_in_eager_mode_an_effect_happens_when_it_is_called() -> None:

@@ -153,11 +153,7 @@ class Tape:
         elif isinstance(value.tape, Failed):
             value.tape.refuse()
         else:
-            raise RuntimeError(
-                "a tensor was used that a running program computes. A function which a program calls on the host has "
-                "to be given what it needs as arguments, or use the tensor after the step; if there is none, please "
-                "report this"
-            )
+            refuse_running()
         entered, kept = (entry,), (value,)
         # From here on nothing is allocated that garbage could be collected for: a finalizer may record, too.
         if self.ended:
@@ -245,6 +241,14 @@ class Tape:
         # An entry between two calls (uninitialised memory, a view) may leave the path before the next call notices.
         same = [at for at in self.expected_lines if at < left and code[at] is self.expected_code[at]]
         return {**{at: self.expected_lines[at] for at in same}, **own}
+
+
+def refuse_running() -> NoReturn:
+    """Raise an error for a value of a tape that was replaced by another one."""
+    raise RuntimeError(
+        "a tensor was used that a running program computes. A function which a program calls on the host has to be "
+        "given what it needs as arguments, or use the tensor after the step; if there is none, please report this"
+    )
 
 
 class Failed(Tape):

@@ -6,14 +6,13 @@ had taken when it failed.
 
 from collections.abc import Sequence
 from itertools import chain, repeat
-from typing import NoReturn
 
 from ..atomic import run_through, stores
 from ..compile.program import culprits_of
 from ..errors import ExecutionError
 from ..ir.call_plan import Plan
 from ..ir.graph import cut, decode
-from ..ir.tape import Failed, Value
+from ..ir.tape import Failed
 from ..tensor import live_counters
 from ..tensor.device import LOCK, Device, existing_devices
 from .liveness import look
@@ -28,16 +27,6 @@ def prune(error: Exception) -> None:
         with LOCK:
             for device in existing_devices():
                 _drop(plans, Failed(why), device)
-
-
-def refuse_recorded_meanwhile(values: Sequence[Value]) -> NoReturn:
-    """Raise for values that a function recorded that the running program called: their step has ended by then."""
-    failed = Failed(
-        "a function which a program calls on the host recorded it while the program ran. Give the function what it "
-        "needs as arguments, or use the tensor after the step"
-    )
-    run_through(stores(values, "tape", repeat(failed)))
-    failed.refuse()
 
 
 def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 
-from ..atomic import stores
+from ..atomic import run_through, stores
 from ..compile.source_metadata import scopes_at
-from ..ir.graph import Operation
+from ..ir.graph import Operation, decode
 from ..ir.tape import Tape, Value
 from ..ir.value_spec import Spec, sharded
 from ..lowering.machinery.jax_sharding import carried, from_jax
@@ -31,6 +31,14 @@ def carry_over(schedule: Schedule, tape: Tape, fresh: Tape, seen: Seen, device: 
     if tape.scopes and (tape.scopes[-1][1] or fresh.scopes):
         fresh.scopes.append((len(fresh.code), tape.scopes[-1][1]))  # those still open
     return settled, unheld
+
+
+def record_behind(tape: Tape, other: Tape, device: Device) -> None:
+    """Record the operations of an `other` tape on `tape`, behind what it has."""
+    inputs, operations, _ = decode(other.code)
+    again = Again(tape, other, other.values, device)
+    again.record(operations, inputs.__getitem__, [other.recorder(operation.position) for operation in operations])
+    run_through(again.settled())
 
 
 class Again:

@@ -5,7 +5,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, repeat
 from threading import get_ident
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .. import config, metrics
 from ..atomic import run_through
 from ..compile.program import Program
-from ..ir.tape import Failed, Front, Tape, Value, set_line, set_tape
+from ..ir.tape import Failed, Front, Tape, Value, refuse_running, set_line, set_tape
 from ..metrics import events, samples
 from ..metrics.events import Cause
 from ..metrics.observers import observers
@@ -25,16 +25,16 @@ from ..tensor.device import LOCK, Device
 from ..tensor.spare_capacity import entered
 from .donation import Donor, refuse_taken
 from .executor import run as run_step
-from .failed_ops import prune, refuse_recorded_meanwhile
+from .failed_ops import prune
 from .growing_sizes import placed_in_rooms
 from .in_flight import COUNTED
 from .in_flight import wait as wait_for_programs
 from .liveness import look
 from .partition import bring_forward, front_of, this_thread
 from .partition import others as other_threads
-from .residual_ops import carry_over
+from .residual_ops import carry_over, record_behind
 from .schedule import find, is_common
-from .step import Changed, Schedule, Seen, Step, end_of, tape_after, unchanged
+from .step import Changed, Schedule, Seen, Step, around, tape_after
 from .unlocked_compile import (
     FIRST,
     HOLDING,
@@ -150,7 +150,7 @@ def _pending(values: Sequence[Value]) -> dict[tuple[Device, Tape], list[int]]:
                 tape.refuse()
             if tape is not current or tape is None:
                 platform.refuse_fork()
-                raise RuntimeError("internal error: a value lost its tape; please report it with your program")
+                refuse_running()
             found.setdefault((device, tape), []).append(slot)
     return found
 
@@ -188,12 +188,9 @@ def _evaluate(device: Device, tape: Tape, request: Request, attempt: Attempt) ->
         return False
     if observers.divide_inputs is not None and observers.divide_inputs(schedule, tape):
         return False
-    recorded = len(seen.values)
     inspected = _run(device, tape, request, attempt, schedule, seen)
     if inspected is None:
         return False
-    if len(seen.values) > recorded:
-        refuse_recorded_meanwhile(seen.values[recorded:])
     samples.add_each(
         ((_tracing, traced - int(attempt.seconds * 1e9)), (_graph_size, len(schedule.cut.positions)))
         if schedule.program is not None
@@ -241,10 +238,11 @@ def _run(
     if isinstance(device.last_schedule, Schedule):
         device.last_schedule.followed_by = schedule
     fresh = tape_after(schedule, device)
-    ends, unheld = end_of(tape, fresh, device), 0
+    carried: tuple[Iterable[Any], int] = (), 0  # stores, and the values recorded again that are not held
     if schedule.kept or seen.behind or tape.scopes:
-        carried, unheld = carry_over(schedule, tape, fresh, seen, device)
-        ends = chain(carried, ends)
+        carried = carry_over(schedule, tape, fresh, seen, device)
+    before, ends, undo, meanwhile = around(tape, seen.length, fresh, device)
+    ends = chain(carried[0], ends)
     if schedule.liveness is not None:
         ends = chain(ends, schedule.liveness.learned(schedule.live, values))
     if schedule.cuts:
@@ -252,7 +250,7 @@ def _run(
     inspected: Callable[[], object] = tuple  # does nothing
     try:
         if program is None:
-            run_through(chain(unchanged(tape, seen.length), ends))
+            run_through(chain(before, ends))
         else:
             if observers.inspect_step is not None:
                 inspected = observers.inspect_step(schedule, tape)
@@ -271,9 +269,9 @@ def _run(
                 [*map(tape.draws.__getitem__, part.draws)],
                 request.cause,
                 schedule.source_lines,
-                unchanged(tape, seen.length),
+                before,
                 after,
-                (),
+                undo,
                 schedule.counts,
                 program is attempt.compiled,
             )
@@ -282,7 +280,10 @@ def _run(
             run_step(step, ready)
     except Changed:
         return None
-    live_counters.values.value += schedule.made + unheld
+    finally:
+        for recorded in meanwhile:
+            record_behind(device.tape, recorded, device)
+    live_counters.values.value += schedule.made + carried[1]
     device.last_schedule = schedule
     return inspected
 
