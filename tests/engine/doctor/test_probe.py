@@ -50,3 +50,8 @@ def test_a_stage_that_fails_is_told_and_ends_the_probe(
         probe.attempt("jax", failing(error))
     assert ended.value.code == 0
     assert said(capsys)[1] == {"stage": "jax", "state": "failed", "error": text, "missing": missing}
+
+
+def test_the_computation_is_right_and_names_the_folder_of_programs() -> None:
+    found = probe.computation()
+    assert found["right"] and found["seconds"] > 0 and found["kept_in"] == ""  # tests keep none

@@ -70,7 +70,7 @@ def device() -> dict[str, Any]:
 def computation() -> dict[str, Any]:
     """Compile and run a product; return how long that took, and where programs are kept."""
     module: Any = importlib.import_module("torch")
-    disk: Any = importlib.import_module("torch_xla._engine.compile.disk.disk_cache")
+    disk: Any = importlib.import_module("torch_xla._engine.compile.disk.cache_folder")
     start = time.perf_counter()
     x = module.arange(4.0).reshape(2, 2).to("xla")
     right = (x @ x).tolist() == [[2.0, 3.0], [6.0, 11.0]]
