@@ -132,3 +132,22 @@ def test_what_approaches_one_is_exact_to_two_roundings_there(op: Any) -> None:
     assert (error <= torch.finfo(torch.float32).eps * exact.abs()).all()
     assert apply_rule(op, torch.tensor([NAN, -0.0])).isnan().tolist() == [True, False]
     assert apply_rule(op, torch.tensor([-0.0])).signbit().all()
+
+
+def test_incomplete_gammas_of_large_numbers_end_and_are_exact() -> None:
+    sizes = torch.tensor([300.0, 1.9e3, 2.1e3, 1e4, 1e5, 1e6, 9e7, 1e9, 1e12], dtype=torch.float64)
+    deviations = torch.tensor([-2.0, -0.1, 0.0, 0.5, 2.0, 15.0], dtype=torch.float64)
+    a = sizes[:, None].expand(-1, 6).contiguous()
+    x = a + deviations * a.sqrt()
+    lower, upper = (apply_rule(op, a, x) for op in (aten.igamma.default, aten.igammac.default))
+    # PyTorch's own are exact to 2e-10 of the value here.
+    torch.testing.assert_close(lower, torch.igamma(a, x), rtol=1e-9, atol=0)
+    torch.testing.assert_close(upper, torch.igammac(a, x), rtol=1e-9, atol=0)
+    # XLA's series of 1,900 loses 1.7e-12.
+    torch.testing.assert_close(lower + upper, torch.ones_like(a), rtol=0, atol=4e-12)
+    torch.testing.assert_close((lower + upper)[2:], torch.ones_like(a)[2:], rtol=0, atol=1e-13)
+    large = torch.tensor([1e16, 1e30, 1e300], dtype=torch.float64)
+    for op in (aten.igamma.default, aten.igammac.default):
+        torch.testing.assert_close(apply_rule(op, large, large), torch.full_like(large, 0.5), rtol=0, atol=2e-9)
+    assert apply_rule(aten.igamma.default, large, 2 * large).tolist() == [1, 1, 1]
+    assert apply_rule(aten.igammac.default, large, 2 * large).tolist() == [0, 0, 0]

@@ -117,3 +117,13 @@ def test_multinomial_rows_have_their_own_weights() -> None:
     samples = apply_rule(aten.multinomial.default, weights, 1000, True)
     assert (samples[0] == 0).all()
     assert abs((samples[1] == 1).double().mean().item() - 0.5) < 0.07 and (samples[1] > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gammas_of_infinite_and_undefined_concentrations_end(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(dtype).tiny
+    parameters = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -1.0, 1e30, 2.0], dtype=dtype)
+    drawn = torch._standard_gamma(parameters.to("xla")).cpu()
+    assert drawn[:5].tolist() == [math.inf, tiny, tiny, tiny, tiny]  # as on the CPU
+    assert abs(drawn[5] / 1e30 - 1) < 1e-6 and 0 < drawn[6] < 50
+    assert torch._sample_dirichlet(parameters[[0, 6]].to("xla")).cpu().tolist() == [tiny, tiny]

@@ -184,9 +184,12 @@ def _gamma(key: jax.Array, shape_parameter: jax.Array) -> jax.Array:
         accepted = jnp.log(u) < 0.5 * normal * normal + centre * (1 - v + jnp.log(v))
         return centre * v, (cube > 0) & accepted
 
-    drawn = _rejected(rejection_key, centre.shape, shape_parameter > 0, propose)
+    # No proposal for infinity would be accepted.
+    needed = (shape_parameter > 0) & jnp.isfinite(shape_parameter)
+    drawn = _rejected(rejection_key, centre.shape, needed, propose)
     power = inner_uniform_numbers(power_key, centre.shape, FLOAT64) ** (1 / shape_parameter)
-    return jnp.where(shape_parameter < 1, drawn * power, drawn)
+    drawn = jnp.where(shape_parameter < 1, drawn * power, drawn)
+    return jnp.where(jnp.isposinf(shape_parameter), jnp.inf, drawn)
 
 
 def _at_least_tiny(values: jax.Array, dtype: np.dtype) -> jax.Array:
