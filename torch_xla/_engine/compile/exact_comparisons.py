@@ -30,7 +30,7 @@ from .subnormal_flow import FLOATS, Float, SubnormalFlow, float_of, with_element
 _COLLECTIVES = ("stablehlo.all_reduce", "stablehlo.reduce_scatter")
 
 
-def compare_exactly(module: Any) -> None:
+def compare_exactly(module: ir.Module) -> None:
     """Rewrite comparisons, extremes, signs and conversions of a module of StableHLO so that they read bits."""
     # Reductions first: an extreme in the body of one is no operation of its own.
     for rules in (_REDUCTIONS, _RULES):
@@ -50,7 +50,7 @@ def compare_exactly(module: Any) -> None:
                 operation.erase()
 
 
-def _is_rewritten(operation: Any) -> bool:
+def _is_rewritten(operation: ir.Operation) -> bool:
     """Return whether an operation is one whose uses the pass may replace."""
     parent = operation.parent
     if parent is not None and parent.name in _REDUCTIONS and len([*parent.regions[0].blocks[0].operations]) == 2:
@@ -62,7 +62,7 @@ def _is_rewritten(operation: Any) -> bool:
     )
 
 
-def _compare(module: SubnormalFlow, operation: Any) -> Any:
+def _compare(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     left, right = operation.operands
     direction = str(operation.attributes["comparison_direction"]).split()[-1].rstrip(">")
     kind = operation.attributes["compare_type"] if "compare_type" in operation.attributes else ""
@@ -77,7 +77,7 @@ def _compare(module: SubnormalFlow, operation: Any) -> Any:
     return _compared(module, left, right, direction)
 
 
-def _compared(module: SubnormalFlow, left: object, right: object, direction: str) -> Any:
+def _compared(module: SubnormalFlow, left: ir.Value, right: ir.Value, direction: str) -> ir.Value | None:
     """Return an exact comparison of two operands; `None` if the plain one is."""
     held = float_of(left)
     if held is None or (module.is_flushed(left) and module.is_flushed(right)):
@@ -97,7 +97,7 @@ def _compared(module: SubnormalFlow, left: object, right: object, direction: str
     )
 
 
-def _compared_with(held: Float, value: object, number: float, direction: str) -> Any:
+def _compared_with(held: Float, value: ir.Value, number: float, direction: str) -> Any:
     """Compare `value` with one number: by a range of bits, or of keys."""
     size = held.bits_of(number)
     if direction in ("EQ", "NE"):
@@ -132,14 +132,14 @@ def _compared_with(held: Float, value: object, number: float, direction: str) ->
     )
 
 
-def _extreme(module: SubnormalFlow, operation: Any) -> Any:
+def _extreme(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     left, right = operation.operands
     if module.is_read_as_zero(operation.results[0]):
         return None
     return _extreme_of(module, left, right, "GE" if operation.name == "stablehlo.maximum" else "LE")
 
 
-def _extreme_of(module: SubnormalFlow, left: Any, right: Any, direction: str) -> Any:
+def _extreme_of(module: SubnormalFlow, left: ir.Value, right: ir.Value, direction: str) -> Any:
     """Return the left operand where its key is as far, or it is NaN; the right one elsewhere, or where it is NaN."""
     held = float_of(left)
     if held is None or (module.is_flushed(left) and module.is_flushed(right)):
@@ -152,7 +152,7 @@ def _extreme_of(module: SubnormalFlow, left: Any, right: Any, direction: str) ->
     return stablehlo.select(is_left, left, right)
 
 
-def _clamp(module: SubnormalFlow, operation: Any) -> Any:
+def _clamp(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     low, value, high = operation.operands
     if float_of(value) is None or module.is_flushed(value) or module.is_read_as_zero(operation.results[0]):
         return None
@@ -163,7 +163,7 @@ def _clamp(module: SubnormalFlow, operation: Any) -> Any:
     return _extreme_of(module, least, high, "LE")
 
 
-def _sign(module: SubnormalFlow, operation: Any) -> Any:
+def _sign(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     value = operation.operands[0]
     held = float_of(value)
     if held is None or module.is_flushed(value):
@@ -173,7 +173,7 @@ def _sign(module: SubnormalFlow, operation: Any) -> Any:
     return stablehlo.select(above, one, stablehlo.select(below, minus_one, value))
 
 
-def _reduce(module: SubnormalFlow, operation: Any) -> Any:
+def _reduce(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     """Return the extreme of floats as that of integers with their order, in which NaN comes last."""
     bodies = [*operation.regions[0].blocks[0].operations]
     if len(bodies) != 2 or bodies[0].operation.name not in ("stablehlo.maximum", "stablehlo.minimum"):
@@ -203,7 +203,7 @@ def _reduce(module: SubnormalFlow, operation: Any) -> Any:
     return stablehlo.bitcast_convert(result, _turned(held, reduced.results[0]))
 
 
-def _convert(module: SubnormalFlow, operation: Any) -> Any:
+def _convert(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     value, kind = operation.operands[0], operation.results[0].type
     if _is_complex(value.type):
         if not _is_complex(kind):
@@ -220,11 +220,11 @@ def _convert(module: SubnormalFlow, operation: Any) -> Any:
     return _converted(module, value, kind)
 
 
-def _is_narrowing(source: Any, target: Any) -> bool:
+def _is_narrowing(source: ir.Type, target: ir.Type) -> bool:
     return tuple(str(ir.RankedTensorType(each).element_type) for each in (source, target)) == ("f64", "f32")
 
 
-def _converted(module: SubnormalFlow, value: Any, kind: Any) -> Any:
+def _converted(module: SubnormalFlow, value: ir.Value, kind: ir.Type) -> Any:
     """Return an exact conversion to a type of real numbers; `None` if the plain one is."""
     held = float_of(value)
     if held is None:
@@ -242,7 +242,7 @@ def _converted(module: SubnormalFlow, value: Any, kind: Any) -> Any:
     return None
 
 
-def _widened(value: Any, kind: Any) -> Any:
+def _widened(value: ir.Value, kind: ir.Type) -> ir.Value:
     """Convert float32 to float64. A subnormal number is a small integer times the least of them."""
     held = FLOATS["f32"]
     bits = _bits(held, value)
@@ -257,7 +257,7 @@ def _widened(value: Any, kind: Any) -> Any:
     return stablehlo.select(is_subnormal, exact, stablehlo.convert(kind, value))
 
 
-def _narrowed(value: Any, kind: Any) -> Any:
+def _narrowed(value: ir.Value, kind: ir.Type) -> ir.Value:
     """Convert float64 to float32. Below the normal numbers, the bits are the number of the least ones, rounded to
     even.
     """
@@ -272,53 +272,53 @@ def _narrowed(value: Any, kind: Any) -> Any:
     return stablehlo.select(is_small, small, stablehlo.convert(kind, value))
 
 
-def _bits(held: Float, value: Any) -> Any:
+def _bits(held: Float, value: ir.Value) -> ir.Value:
     return stablehlo.bitcast_convert(held.like(value.type), value)
 
 
-def _key(held: Float, value: object) -> Any:
+def _key(held: Float, value: ir.Value) -> ir.Value:
     bits = _bits(held, value)
     negative = _native(bits, _filled(held, value, 0), "LT")
     return stablehlo.select(negative, stablehlo.subtract(_filled(held, value, held.least), bits), bits)
 
 
-def _ordered(held: Float, value: object) -> Any:
+def _ordered(held: Float, value: ir.Value) -> ir.Value:
     """Return integers of the order of floats, in which -0 comes before 0."""
     return _turned(held, _bits(held, value))
 
 
-def _turned(held: Float, bits: Any) -> Any:
+def _turned(held: Float, bits: ir.Value) -> ir.Value:
     """Return the bits of a float from its place in that order, or the place from the bits."""
     sign = stablehlo.shift_right_arithmetic(bits, _filled(held, bits, held.width - 1))
     return stablehlo.xor(bits, stablehlo.and_(sign, _filled(held, bits, ~held.least)))
 
 
-def _native(left: Any, right: Any, direction: str) -> Any:
+def _native(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
     return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
 
 
-def _filled(held: Float, like: object, number: int) -> Any:
+def _filled(held: Float, like: ir.Value | ir.Type, number: int) -> ir.Value:
     """Return integers of the width of a float that all are `number`."""
     kind = ir.RankedTensorType(held.like(like.type if isinstance(like, ir.Value) else like))
     attribute = ir.IntegerAttr.get(kind.element_type, number)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, attribute))
 
 
-def _is_complex(kind: Any) -> bool:
+def _is_complex(kind: ir.Type) -> bool:
     return str(ir.RankedTensorType(kind).element_type).startswith("complex")
 
 
-def _real(value: Any) -> Any:
+def _real(value: ir.Value) -> ir.Value:
     return stablehlo.real(value)
 
 
-def _imag(value: Any) -> Any:
+def _imag(value: ir.Value) -> ir.Value:
     return stablehlo.imag(value)
 
 
 _TURNED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
-_Rule = Callable[[SubnormalFlow, Any], Any]
+_Rule = Callable[[SubnormalFlow, ir.Operation], ir.Value | None]
 _REDUCTIONS: dict[str, _Rule] = {"stablehlo.reduce": _reduce, "stablehlo.reduce_window": _reduce}
 _RULES: dict[str, _Rule] = {
     "stablehlo.compare": _compare,

@@ -40,7 +40,7 @@ _Found = TypeVar("_Found")
 @dataclass(frozen=True, slots=True)
 class _Unknown:
     name: str = ""
-    operands: tuple[Any, ...] = ()
+    operands: tuple[ir.Value, ...] = ()
 
 
 UNKNOWN = _Unknown()
@@ -50,18 +50,20 @@ UNKNOWN = _Unknown()
 class EditedModule:
     """A module that is being changed: its functions by name, the calls of each, and how many barriers went in."""
 
-    functions: dict[str, Any]
-    calls: dict[str, list[Any]]
+    functions: dict[str, ir.Operation]
+    calls: dict[str, list[ir.Operation]]
     barriers: int = 0
 
     @classmethod
-    def reading(cls, module: ir.Module, rules: Mapping[str, _Found]) -> tuple["EditedModule", list[tuple[_Found, Any]]]:
+    def reading(
+        cls, module: ir.Module, rules: Mapping[str, _Found]
+    ) -> tuple["EditedModule", list[tuple[_Found, ir.Operation]]]:
         """Return a module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
-        functions: dict[str, Any] = {}
-        calls: dict[str, list[Any]] = {}
-        found: list[tuple[_Found, Any]] = []
+        functions: dict[str, ir.Operation] = {}
+        calls: dict[str, list[ir.Operation]] = {}
+        found: list[tuple[_Found, ir.Operation]] = []
 
-        def look(operation: Any) -> Any:
+        def look(operation: ir.Operation) -> ir.WalkResult:
             name = operation.name
             rule = rules.get(name)
             if rule is not None:
@@ -75,7 +77,7 @@ class EditedModule:
         private.walk(module, look)
         return cls(functions, calls), found
 
-    def sources(self, value: Any, depth: int = 0) -> Iterator[Any]:
+    def sources(self, value: ir.Value, depth: int = 0) -> Iterator[Any]:
         """Yield the operations that compute `value`, seen through moves and through calls of functions.
 
         A function may be called several times, and each call gives its own. Where nothing is known, as of an argument
@@ -104,33 +106,33 @@ class EditedModule:
         else:
             yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
 
-    def comes_of(self, value: Any, *names: str) -> bool:
+    def comes_of(self, value: ir.Value, *names: str) -> bool:
         """Return whether one of the operations with these `names` computes `value`."""
         return any(source.name.removeprefix("stablehlo.") in names for source in self.sources(value))
 
-    def constant(self, value: Any) -> Any:
+    def constant(self, value: ir.Value) -> float | None:
         """Return the one number that all elements of `value` are, if the module says so for each call."""
         numbers = self.constants(value)
         return numbers[0] if numbers and len({repr(number) for number in numbers}) == 1 else None
 
-    def constants(self, value: Any) -> list[float | None]:
+    def constants(self, value: ir.Value) -> list[float | None]:
         """Return, for each operation that computes `value`, the one number that all elements are, or `None`."""
         return [_splat(source) for source in self.sources(value)]
 
-    def is_uniform(self, value: Any) -> bool:
+    def is_uniform(self, value: ir.Value) -> bool:
         """Return whether all elements of `value` are one number, known or not."""
         while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES and not _is_single(value):
             value = value.owner.operands[0]
         return _is_single(value) or None not in (self.constants(value) or [None])
 
-    def keep(self, operation: Any, place: int) -> None:
+    def keep(self, operation: ir.Operation, place: int) -> None:
         """Put a barrier in front of an operand of `operation`."""
         with operation.location, ir.InsertionPoint(operation):
             operation.operands[place] = stablehlo.OptimizationBarrierOp([operation.operands[place]]).results[0]
         self.barriers += 1
 
 
-def _splat(source: Any) -> float | None:
+def _splat(source: ir.Operation) -> float | None:
     # MLIR's Python cannot read complex numbers.
     if source.name != "stablehlo.constant" or not _is_float(source.results[0].type):
         return None
@@ -141,7 +143,7 @@ def _splat(source: Any) -> float | None:
     return float(found.value) if isinstance(found, ir.FloatAttr) else None
 
 
-def keep_arithmetic(module: Any) -> int:
+def keep_arithmetic(module: ir.Module) -> int:
     """Put barriers into a module of StableHLO where XLA's CPU compiler would change values; return how many."""
     held, found = EditedModule.reading(module, _RULES)
     with module.context:
@@ -151,26 +153,26 @@ def keep_arithmetic(module: Any) -> int:
     return held.barriers
 
 
-def _log(module: EditedModule, operation: Any) -> None:
+def _log(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from turning log(exp(x)) into x, log(pow(a, b)) into b * log(a), log(rsqrt(x)) into -log(x) / 2."""
     names = ("power", "rsqrt", "exponential") if _CANCELS else ("power", "rsqrt")
     if module.comes_of(operation.operands[0], *names):
         module.keep(operation, 0)
 
 
-def _sqrt(module: EditedModule, operation: Any) -> None:
+def _sqrt(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from turning sqrt(a * a) into |a|."""
     if _CANCELS and (_is_square(module, operation.operands[0]) or module.comes_of(operation.operands[0], "power")):
         module.keep(operation, 0)
 
 
-def _power(module: EditedModule, operation: Any) -> None:
+def _power(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from turning pow(exp(a), b) into exp(a * b)."""
     if _CANCELS and module.comes_of(operation.operands[0], "exponential"):
         module.keep(operation, 0)
 
 
-def _divide(module: EditedModule, operation: Any) -> None:
+def _divide(module: EditedModule, operation: ir.Operation) -> None:
     """Keep apart what XLA joins.
 
     a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), a / rsqrt(b) becomes
@@ -192,7 +194,7 @@ def _divide(module: EditedModule, operation: Any) -> None:
         _keep_uniform(module, operation)
 
 
-def _keep_uniform(module: EditedModule, operation: Any) -> None:
+def _keep_uniform(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from seeing that all elements of a divisor are one number.
 
     Where a barrier costs a pass over the divisor, it becomes NaN where the dividend is NaN, as the quotient is then."""
@@ -204,7 +206,7 @@ def _keep_uniform(module: EditedModule, operation: Any) -> None:
         operation.operands[1] = _with_nan(left, right)
 
 
-def _multiply(module: EditedModule, operation: Any) -> None:
+def _multiply(module: EditedModule, operation: ir.Operation) -> None:
     """Keep apart what XLA joins.
 
     exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
@@ -219,7 +221,7 @@ def _multiply(module: EditedModule, operation: Any) -> None:
         _associate(module, operation, ("multiply", "divide"))
 
 
-def _choose(convert: Any) -> None:
+def _choose(convert: ir.Operation) -> None:
     """Make a choice between 1 and 0 of a mask that is converted to floats."""
     mask, result = convert.operands[0], convert.results[0]
     if str(ir.RankedTensorType(mask.type).element_type) != "i1" or not _is_float(result.type):
@@ -229,7 +231,7 @@ def _choose(convert: Any) -> None:
         result.replace_all_uses_with(stablehlo.SelectOp(mask, one, zero).result)
 
 
-def _associate(module: EditedModule, operation: Any, names: tuple[str, ...]) -> None:
+def _associate(module: EditedModule, operation: ir.Operation, names: tuple[str, ...]) -> None:
     """Keep apart two operations with a number each."""
     for place, other in ((0, 1), (1, 0)):
         if not module.is_uniform(operation.operands[other]):
@@ -240,7 +242,7 @@ def _associate(module: EditedModule, operation: Any, names: tuple[str, ...]) -> 
                 return
 
 
-def _add(module: EditedModule, operation: Any) -> None:
+def _add(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from turning x + 0 into x, a + c + d into a + (c + d), a * c + b * c into (a + b) * c."""
     is_sum = operation.name == "stablehlo.add"
     for place in (0, 1) if is_sum else (1,):
@@ -264,21 +266,21 @@ def _add(module: EditedModule, operation: Any) -> None:
             module.keep(operation, 0)
 
 
-def _unsigned_zeros(value: Any) -> Any:
+def _unsigned_zeros(value: ir.Value) -> ir.OpView:
     """Return `value` with 0 for -0, as a choice: where XLA leaves a sum with 0, LLVM takes it out of some kernels."""
     zero = filled(value.type, 0.0)
     is_zero = stablehlo.CompareOp(value, zero, stablehlo.ComparisonDirectionAttr.get("EQ"))
     return stablehlo.SelectOp(is_zero.result, zero, value)
 
 
-def filled(kind: Any, number: float) -> Any:
+def filled(kind: ir.Type, number: float) -> ir.Value:
     """Return a tensor of one number."""
     kind = ir.RankedTensorType(kind)
     attribute = ir.FloatAttr.get(kind.element_type, number)
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, attribute)).result
 
 
-def _compare(module: EditedModule, operation: Any) -> None:
+def _compare(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from turning |x| >= 0 into true: it is false for NaN."""
     direction = str(operation.attributes["comparison_direction"])
     for place, name in ((0, "GE"), (1, "LE")):
@@ -288,7 +290,7 @@ def _compare(module: EditedModule, operation: Any) -> None:
                 module.keep(operation, place)
 
 
-def _reduce(module: EditedModule, operation: Any) -> None:
+def _reduce(module: EditedModule, operation: ir.Operation) -> None:
     """Keep apart what XLA joins.
 
     The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
@@ -312,7 +314,7 @@ def _reduce(module: EditedModule, operation: Any) -> None:
         _without_sign(operation)
 
 
-def _is_computed(module: EditedModule, value: Any) -> bool:
+def _is_computed(module: EditedModule, value: ir.Value) -> bool:
     """Return whether a program computes a float in an operation that LLVM may join with what reads it.
 
     A choice by a number, such as that of a power whose exponent is an argument, is one: LLVM compiles a loop for each
@@ -322,13 +324,13 @@ def _is_computed(module: EditedModule, value: Any) -> bool:
     )
 
 
-def _with_nan(tested: Any, value: Any) -> Any:
+def _with_nan(tested: ir.Value, value: ir.Value) -> ir.Value:
     """Return `value`, and NaN where `tested` is NaN."""
     is_nan = stablehlo.CompareOp(tested, tested, stablehlo.ComparisonDirectionAttr.get("NE"))
     return stablehlo.SelectOp(is_nan.result, filled(value.type, float("nan")), value).result
 
 
-def _dot(module: EditedModule, operation: Any) -> None:
+def _dot(module: EditedModule, operation: ir.Operation) -> None:
     """Keep a product of matrices with one term for each element from becoming that term: the sum starts with 0.
 
     Such a product also needs the barriers of a product of numbers.
@@ -340,14 +342,14 @@ def _dot(module: EditedModule, operation: Any) -> None:
         _without_sign(operation)
 
 
-def _reduce_window(module: EditedModule, operation: Any) -> None:
+def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
     """Keep the sums over windows of one element from becoming the element: each sum starts with 0."""
     sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
     if _bodies(operation) == ["stablehlo.add", "stablehlo.return"] and all(size == 1 for size in sizes):
         _without_sign(operation)
 
 
-def _scatter(module: EditedModule, operation: Any) -> None:
+def _scatter(module: EditedModule, operation: ir.Operation) -> None:
     """Keep the one number that is added to a zero from becoming that zero: XLA drops a loop of one turn."""
     if _bodies(operation) != ["stablehlo.add", "stablehlo.return"] or not _is_zero(module, operation.operands[0]):
         return
@@ -357,7 +359,7 @@ def _scatter(module: EditedModule, operation: Any) -> None:
         _without_sign(operation)
 
 
-def _is_zero(module: EditedModule, value: Any) -> bool:
+def _is_zero(module: EditedModule, value: ir.Value) -> bool:
     """Return whether all elements of `value` are 0, for complex numbers by the text of the constant."""
     if not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.convert":
         return _is_zero(module, value.owner.operands[0])
@@ -366,11 +368,11 @@ def _is_zero(module: EditedModule, value: Any) -> bool:
     return any("dense<(0.000000e+00,0.000000e+00)>" in str(source) for source in module.sources(value))
 
 
-def _bodies(operation: Any) -> list[str]:
+def _bodies(operation: ir.Operation) -> list[str]:
     return [each.name for each in operation.regions[0].blocks[0].operations]
 
 
-def _without_sign(operation: Any) -> None:
+def _without_sign(operation: ir.Operation) -> None:
     """Make 0 of a -0 in the result of `operation`, and in both parts of complex numbers."""
     value = operation.results[0]
     if not _is_inexact(value.type):
@@ -386,7 +388,7 @@ def _without_sign(operation: Any) -> None:
     value.replace_all_uses_except(kept.result, readers)
 
 
-def _is_repeated(value: Any) -> bool:
+def _is_repeated(value: ir.Value) -> bool:
     """Return whether `value` is a smaller one several times."""
     while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES:
         if value.owner.name == "stablehlo.broadcast_in_dim":
@@ -395,42 +397,42 @@ def _is_repeated(value: Any) -> bool:
     return False
 
 
-def _is_square(module: EditedModule, value: Any) -> bool:
+def _is_square(module: EditedModule, value: ir.Value) -> bool:
     return any(
         source.name == "stablehlo.multiply" and source.operands[0] == source.operands[1]
         for source in module.sources(value)
     )
 
 
-def _has_reciprocal(number: float, kind: Any) -> bool:
+def _has_reciprocal(number: float, kind: ir.Type) -> bool:
     """Return whether a number and its reciprocal are both normal in a type."""
     element = ir.RankedTensorType(kind).element_type
     least = jax.numpy.finfo(_FLOATS.get(str(element), np.float64)).smallest_normal
     return bool(least <= abs(number) <= 1 / float(least))
 
 
-def _is_single(value: Any) -> bool:
+def _is_single(value: ir.Value) -> bool:
     return all(size == 1 for size in ir.RankedTensorType(value.type).shape)
 
 
-_FLOATS: dict[str, Any] = {"f16": np.float16, "bf16": jax.numpy.bfloat16, "f32": np.float32, "f64": np.float64}
+_FLOATS: dict[str, type[np.generic]] = {"f16": np.float16, "bf16": jax.numpy.bfloat16, "f32": np.float32, "f64": np.float64}
 
 
-def _is_float(kind: Any) -> bool:
+def _is_float(kind: ir.Type) -> bool:
     return str(ir.RankedTensorType(kind).element_type) in _FLOATS
 
 
-def _is_inexact(kind: Any) -> bool:
+def _is_inexact(kind: ir.Type) -> bool:
     element = str(ir.RankedTensorType(kind).element_type) if isinstance(kind, ir.RankedTensorType) else ""
     return element in _FLOATS or element.startswith("complex")
 
 
-def text(attribute: Any) -> str:
+def text(attribute: ir.Attribute) -> str:
     """Return the name that an attribute of MLIR holds."""
     return str(attribute).strip('"@')
 
 
-_RULES: dict[str, Callable[[EditedModule, Any], None]] = {
+_RULES: dict[str, Callable[[EditedModule, ir.Operation], None]] = {
     "stablehlo.log": _log,
     "stablehlo.sqrt": _sqrt,
     "stablehlo.power": _power,

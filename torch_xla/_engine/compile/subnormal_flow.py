@@ -6,7 +6,7 @@ through moves, choices, cases, sums and calls of functions.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Float:
         self.least = -(1 << (width - 1))
         self.infinity = ((1 << (width - 1 - fraction)) - 1) << fraction
 
-    def like(self, kind: object) -> Any:
+    def like(self, kind: ir.Type) -> ir.Type:
         """Return the type of integers of the shape of `kind`."""
         return with_element(kind, ir.IntegerType.get_signless(self.width))
 
@@ -63,18 +63,18 @@ class SubnormalFlow:
 
     def __init__(self, module: EditedModule) -> None:
         self._module = module
-        self._flushed: set[Any] = set()  # values that are known to be
+        self._flushed: set[ir.Value] = set()  # values that are known to be
         self.constant = module.constant
 
-    def is_flushed(self, value: object) -> bool:
+    def is_flushed(self, value: ir.Value) -> bool:
         """Return whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
         return self._holds_for_all(value, self._come_from, self._flushed)
 
-    def is_read_as_zero(self, value: object) -> bool:
+    def is_read_as_zero(self, value: ir.Value) -> bool:
         """Return whether all that reads `value` takes a subnormal number for zero."""
         return self._holds_for_all(value, self._go_to, set())
 
-    def _holds_for_all(self, value: object, following: Callable[[Any], list[Any] | None], known: set[Any]) -> bool:
+    def _holds_for_all(self, value: ir.Value, following: Callable[[ir.Value], list[ir.Value] | None], known: set[ir.Value]) -> bool:
         """Return whether `following` gives a list, not `None`, for a value and for each value in such a list.
 
         If so, all of them are added to the `known` values.
@@ -92,7 +92,7 @@ class SubnormalFlow:
         known |= seen
         return True
 
-    def _come_from(self, value: Any) -> list[Any] | None:
+    def _come_from(self, value: ir.Value) -> list[ir.Value] | None:
         """Return the values that must be flushed if `value` is; `None` if it is not."""
         owner = value.owner
         if isinstance(owner, ir.Block):
@@ -129,7 +129,7 @@ class SubnormalFlow:
             is_flushed = owner.name in _FLUSHED and not self._has_neutral(operands)
         return [] if is_flushed else None
 
-    def _go_to(self, value: Any) -> list[Any] | None:
+    def _go_to(self, value: ir.Value) -> list[ir.Value] | None:
         """Return the values that must be read as zero if `value` is; `None` if one of its readers sees its bits."""
         found = []
         for use in value.uses:
@@ -149,26 +149,26 @@ class SubnormalFlow:
                 return None
         return found
 
-    def _calls_of(self, function: Any) -> list[Any]:
+    def _calls_of(self, function: Any) -> list[ir.Operation]:
         return self._module.calls.get(text(function.attributes["sym_name"]), [])
 
-    def _body_of(self, call: Any) -> Any:
+    def _body_of(self, call: ir.Operation | ir.OpView) -> ir.Block:
         return self._module.functions[text(call.attributes["callee"])].regions[0].blocks[0]
 
-    def _has_neutral(self, operands: Any) -> bool:
+    def _has_neutral(self, operands: Iterable[ir.Value]) -> bool:
         return any(number in _NEUTRAL for each in operands for number in self._module.constants(each))
 
 
-def float_of(value: Any) -> Float | None:
+def float_of(value: ir.Value) -> Float | None:
     """Return the float type of a value; `None` if XLA:CPU flushes no numbers of its type."""
     return FLOATS.get(str(ir.RankedTensorType(value.type).element_type))
 
 
-def with_element(kind: Any, element: Any) -> Any:
+def with_element(kind: ir.Type, element: ir.Type) -> ir.Type:
     """Return the type of tensors of the shape of `kind` with other elements."""
     return ir.RankedTensorType.get(ir.RankedTensorType(kind).shape, element)
 
 
-def _is_sum(operation: Any) -> bool:
+def _is_sum(operation: ir.Operation | ir.OpView) -> bool:
     """Return whether a reduction or a scatter adds."""
     return bool([*operation.regions[0].blocks[0].operations][0].operation.name == "stablehlo.add")
