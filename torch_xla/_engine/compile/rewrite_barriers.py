@@ -415,7 +415,12 @@ def _is_single(value: ir.Value) -> bool:
     return all(size == 1 for size in ir.RankedTensorType(value.type).shape)
 
 
-_FLOATS: dict[str, type[np.generic]] = {"f16": np.float16, "bf16": jax.numpy.bfloat16, "f32": np.float32, "f64": np.float64}
+_FLOATS: dict[str, type[np.generic]] = {
+    "f16": np.float16,
+    "bf16": jax.numpy.bfloat16,
+    "f32": np.float32,
+    "f64": np.float64,
+}
 
 
 def _is_float(kind: ir.Type) -> bool:

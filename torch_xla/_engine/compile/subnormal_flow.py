@@ -74,7 +74,9 @@ class SubnormalFlow:
         """Return whether all that reads `value` takes a subnormal number for zero."""
         return self._holds_for_all(value, self._go_to, set())
 
-    def _holds_for_all(self, value: ir.Value, following: Callable[[ir.Value], list[ir.Value] | None], known: set[ir.Value]) -> bool:
+    def _holds_for_all(
+        self, value: ir.Value, following: Callable[[ir.Value], list[ir.Value] | None], known: set[ir.Value]
+    ) -> bool:
         """Return whether `following` gives a list, not `None`, for a value and for each value in such a list.
 
         If so, all of them are added to the `known` values.

@@ -30,7 +30,7 @@ def settle(module: Any) -> None:
     """
     found: list[Any] = []
 
-    def note(op: ir.Operation) -> object:
+    def note(op: ir.Operation) -> ir.WalkResult:
         if op.name in ("arith.constant", "stablehlo.constant"):
             found.append(op)
         return ir.WalkResult.ADVANCE
@@ -46,7 +46,7 @@ def settle(module: Any) -> None:
             _as_stablehlo(op, value)
     strangers: list[str] = []
 
-    def look(op: ir.Operation) -> object:
+    def look(op: ir.Operation) -> ir.WalkResult:
         if op.name.partition(".")[0] not in _DIALECTS:
             strangers.append(f"{op.name!r}{line_of(op)}")
         return ir.WalkResult.ADVANCE

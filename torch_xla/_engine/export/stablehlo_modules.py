@@ -78,7 +78,7 @@ def without_shardings(artifact: bytes) -> bytes:
     return bytes(stablehlo.serialize_portable_artifact_str(text, version_of(artifact)))
 
 
-def _drop_sharding_rule(op: ir.Operation) -> object:
+def _drop_sharding_rule(op: ir.Operation) -> ir.WalkResult:
     if "sdy.sharding_rule" in op.attributes:
         del op.attributes["sdy.sharding_rule"]
     return ir.WalkResult.ADVANCE

@@ -74,7 +74,7 @@ def with_calls(artifact: bytes) -> bytes:
         module = stablehlo.deserialize_portable_artifact(context, artifact)
         found: list[Any] = []
 
-        def note(op: ir.Operation) -> object:
+        def note(op: ir.Operation) -> ir.WalkResult:
             if op.name == "stablehlo.composite" and ir.StringAttr(op.attributes["name"]).value.startswith("chlo."):
                 found.append(op)
             return ir.WalkResult.ADVANCE

@@ -60,7 +60,7 @@ def configuration(module: object) -> str | None:
     """Return the configuration of the first call of a TPU's kernel in a module, which holds the kernel itself."""
     found: list[str] = []
 
-    def look(operation: Any) -> object:
+    def look(operation: Any) -> ir.WalkResult:
         called = operation.name == "stablehlo.custom_call" and str(operation.attributes["call_target_name"])
         if called and "tpu_custom_call" in called:
             found.append(operation.attributes["backend_config"].value)

@@ -42,7 +42,7 @@ from .pallas import Interpreted
 _MOST_CONSTANTS = 1 << 24
 
 _serial = itertools.count()
-known: dict[Any, "Traced"] = {}
+known: dict[Hashable, "Traced"] = {}
 table_of_plans(known, operator.attrgetter("plan"))
 
 # Functions that PyTorch's graphs call, which know them by name and cannot hold them. The last used ones are kept.
@@ -54,13 +54,13 @@ _MOST_IN_GRAPHS = 4096
 class Flat:
     """A function of arrays alone: the positions of the arrays among the arguments, and the other arguments."""
 
-    function: Callable[..., Any]
-    tree: Any
-    static: tuple[Any, ...]  # by leaf; `_ARRAY` for an array
+    function: Callable[..., object]
+    tree: jax.tree_util.PyTreeDef
+    static: tuple[object, ...]  # by leaf; `_ARRAY` for an array
     name: str
-    kinds: tuple[Any, ...] = ()  # types of those: 1, 1.0 and True are equal, but different
+    kinds: tuple[Hashable, ...] = ()  # types of those: 1, 1.0 and True are equal, but different
 
-    def __call__(self, *arrays: object) -> Any:
+    def __call__(self, *arrays: object) -> object:
         rest = iter(arrays)
         leaves = [next(rest) if leaf is _ARRAY else leaf for leaf in self.static]
         args, kwargs = jax.tree.unflatten(self.tree, leaves)
@@ -71,13 +71,13 @@ class Flat:
 class Gradient:
     """The gradients of a function by some of its arrays, as a function of its arrays and the outputs' gradients."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     count: int
     name: str
 
-    def __call__(self, *arrays: object) -> Any:
+    def __call__(self, *arrays: object) -> list[jax.Array]:
         operands, given = arrays[: self.count], arrays[self.count :]
 
         def of_inputs(*chosen: object) -> list[jax.Array]:
@@ -98,7 +98,7 @@ class Traced:
     """A function for one kind of operands."""
 
     plan: Plan
-    tree: Any
+    tree: jax.tree_util.PyTreeDef
     rule: Rule
     flat: "Flat | Gradient"
     brings_gradient: bool  # a gradient of its own, which its text does not show
@@ -111,9 +111,9 @@ PLACE = "\0tensor "
 
 
 def call(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     name: str | None = None,
 ) -> Any:
     """Record `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
@@ -135,8 +135,11 @@ def _flat(function: Callable[..., object], tree: object, static: tuple[object, .
 
 
 def described(
-    function: Callable[..., Any], nested: object, kinds: Sequence[tuple[Any, torch.dtype, str]], name: str | None
-) -> tuple[Any, ...] | None:
+    function: Callable[..., object],
+    nested: object,
+    kinds: Sequence[tuple[tuple[int, ...], torch.dtype, str]],
+    name: str | None,
+) -> tuple[Hashable, list[int], object] | None:
     """Describe how a graph calls `function(*args, **kwargs)`: its name, its tensors, and the nesting of its results.
 
     `nested` is `(args, kwargs)`, in which `PLACE` and a number mean the tensor of that size, dtype and device in
@@ -154,7 +157,7 @@ def described(
         return None
 
 
-def _nesting(results: Any) -> Any:
+def _nesting(results: Any) -> object:
     """Return a structure of numbers as numbers and tuples, each beginning with the kind of structure."""
     if results is None or isinstance(results, int):
         return results
@@ -174,7 +177,7 @@ def traced() -> int:
 def hlo_text(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Return the HLO text of `function` for these arguments, in which a tensor means an array of its size and dtype."""
 
-    def described(leaf: object) -> Any:
+    def described(leaf: torch.Tensor) -> jax.ShapeDtypeStruct:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         return jax.ShapeDtypeStruct(tuple(leaf.shape), dtypes.to_jax(dtypes.on_device(leaf.dtype)))
@@ -197,14 +200,14 @@ def _call(flat: Flat | Gradient, tensors: Sequence[torch.Tensor]) -> Any:
     if is_traced():  # a body of a scan, loop or branch, or a graph of `torch.compile`
         traced = _in_graph(flat, [(tuple(each.shape), each.dtype) for each in tensors])
         return jax.tree.unflatten(traced.tree, torch.ops.xla.jax_function(traced.plan.op, list(tensors)))
-    results: Any = _Function.apply(flat, *tensors)
+    results: tuple[torch.Tensor, ...] = _Function.apply(flat, *tensors)
     traced = _trace(flat, [snapshot(tensor) for tensor in tensors])
     return jax.tree.unflatten(traced.tree, results)
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, flat: Flat | Gradient, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, flat: Flat | Gradient, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = [snapshot(tensor) for tensor in tensors]
         traced = _trace(flat, values)
         results = _record(traced, values)
@@ -373,13 +376,13 @@ def jax_function(name: str, operands: Sequence[object]) -> list[jax.Array]:
     return list(found[1:] if found[0] is None else found)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[str, Sequence[torch.Tensor]], output: Sequence[torch.Tensor]) -> None:
     ctx.name = inputs[0]
     ctx.differentiable = tuple(i for i, t in enumerate(output) if t.is_floating_point() or t.is_complex())
     ctx.save_for_backward(*inputs[1])
 
 
-def _backward(ctx: Any, grads: Sequence[torch.Tensor]) -> Any:
+def _backward(ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[None, list[torch.Tensor | None]]:
     flat = _named(ctx.name).flat
     return None, _gradients(flat, ctx.saved_tensors, ctx.needs_input_grad[1], grads, ctx.differentiable)
 
@@ -387,7 +390,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor]) -> Any:
 torch.library.register_autograd(JAX_FUNCTION.name(), _backward, setup_context=_keep, lib=LIBRARY)
 
 
-def _run_of(closed: object) -> Callable[..., Any]:
+def _run_of(closed: object) -> Callable[..., list[jax.Array]]:
     """Return what runs a traced function that makes callbacks: in order, where JAX can keep one."""
     ordered, plain = jex.core.jaxpr_as_fun(jax_callbacks.in_order(closed)), jex.core.jaxpr_as_fun(closed)
 
@@ -398,14 +401,14 @@ def _run_of(closed: object) -> Callable[..., Any]:
     return run
 
 
-def _lower(run: Callable[..., Any], is_one: bool, *arrays: object) -> Any:
+def _lower(run: Callable[..., list[jax.Array]], is_one: bool, *arrays: object) -> Sequence[jax.Array | None]:
     with jax.default_matmul_precision(None):  # its text has JAX's own; a kernel inside of it has the kernel's
         results = run(*arrays)
     # Behind `None`, so that one result too is a result among several.
     return (None, *results) if is_one else results
 
 
-def _name(name: str, closed: Any) -> str:
+def _name(name: str, closed: jex.core.ClosedJaxpr) -> str:
     """Return a name that says what the function computes, so that another process finds its program again."""
     text = str(closed.jaxpr)
     besides = list(_besides(closed))

@@ -67,7 +67,7 @@ class SingleTrace:
                 tensors[place].copy_(value)
         return pytree.tree_unflatten([_filled(leaf, tensors, found) for leaf in self._leaves], self._tree)
 
-    def _run(self, *inputs: torch.Tensor) -> tuple[list[object], list[object]]:
+    def _run(self, *inputs: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Call the function in the trace; return the outputs of the forward graph, and the gradients."""
         trace = self._trace
         results, self._tree = pytree.tree_flatten(self._function(*inputs))

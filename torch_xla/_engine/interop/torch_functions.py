@@ -68,18 +68,18 @@ class JaxFunction:
         self._function, self._kinds = function, tuple(kinds)
         self._graph = _Graph(_traced(function, kinds))
         self._differentiated: dict[tuple[int, ...], _Differentiated] = {}
-        self._call: Any = _called_by_torch if by_torch else _called
+        self._call: Callable[..., Sequence[jax.Array]] = _called_by_torch if by_torch else _called
 
     @property
     def module(self) -> GraphModule:
         """The graph of the function."""
         return self._graph.module
 
-    def __call__(self, arrays: Sequence[object], key: object = None) -> list[Any]:
+    def __call__(self, arrays: Sequence[object], key: object = None) -> list[jax.Array]:
         """Return the results for `arrays`. Raise `MissingKey` if the function draws and `key` is `None`."""
         return list(self._call(self, key, *arrays))
 
-    def run(self, key: object, arrays: Sequence[object]) -> list[Any]:
+    def run(self, key: object, arrays: Sequence[object]) -> list[jax.Array]:
         """Return the results, which JAX differentiates."""
         return self._graph(key, arrays)
 
@@ -91,14 +91,14 @@ class JaxFunction:
         return found
 
 
-def _called(function: JaxFunction, key: object, *arrays: object) -> list[object]:
+def _called(function: JaxFunction, key: object, *arrays: object) -> list[jax.Array]:
     return function.run(key, arrays)
 
 
-_called_by_torch: Any = jax.custom_vjp(_called, nondiff_argnums=(0,))
+_called_by_torch: jax.custom_vjp[list[jax.Array]] = jax.custom_vjp(_called, nondiff_argnums=(0,))
 
 
-def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[object, object]:
+def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[list[jax.Array], object]:
     values = [each.value for each in arrays]
     inexact = [jnp.issubdtype(value.dtype, np.inexact) for value in values]
     needed = tuple(p for p, each in enumerate(arrays) if each.perturbed and inexact[p])
@@ -108,7 +108,9 @@ def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[object, 
     return outputs, jax.tree_util.Partial(differentiated.pull, key, values, saved)
 
 
-def _backward(function: JaxFunction, pull: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+def _backward(
+    function: JaxFunction, pull: Callable[..., Sequence[object]], given: Sequence[object]
+) -> tuple[object, ...]:
     return None, *pull(list(map(_with_elements, given)))
 
 
@@ -143,16 +145,16 @@ class _Differentiated:
         self._once = _Graph(once)
         self._back = _Graph(back)
         self._second: JaxFunction | None = None
-        self.forward: Any = jax.custom_vjp(self._computed)
+        self.forward: jax.custom_vjp[tuple[list[jax.Array], list[jax.Array]]] = jax.custom_vjp(self._computed)
         self.forward.defvjp(self._saved, self._pull_of)
-        self._gradients: Any = jax.custom_vjp(self._pulled)
+        self._gradients: jax.custom_vjp[list[jax.Array]] = jax.custom_vjp(self._pulled)
         self._gradients.defvjp(lambda *held: (self._gradients(*held), (held[0], held[1], held[3])), self._pull_again)
 
-    def _computed(self, key: object, *arrays: object) -> tuple[list[Any], list[Any]]:
+    def _computed(self, key: object, *arrays: object) -> tuple[list[jax.Array], list[jax.Array]]:
         found, count = self._once(key, arrays), len(self._outputs)
         return found[:count], found[count:]
 
-    def _saved(self, key: object, *arrays: object) -> tuple[object, object]:
+    def _saved(self, key: object, *arrays: object) -> tuple[tuple[list[jax.Array], list[jax.Array]], object]:
         outputs, saved = self.forward(key, *arrays)
         return (outputs, saved), (key, list(arrays), saved)
 
@@ -160,9 +162,11 @@ class _Differentiated:
         key, arrays, saved = held
         return None, *self.pull(key, arrays, saved, given[0])
 
-    def pull(self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[Any]) -> list[Any]:
+    def pull(
+        self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[jax.Array]
+    ) -> list[jax.Array | None]:
         """Return the gradient by each input, given those by the outputs; `None` where none was needed."""
-        found: list[Any] = [None] * len(arrays)
+        found: list[jax.Array | None] = [None] * len(arrays)
         if self._needed and self._differentiable:
             # JAX's gradients by complex numbers are the conjugates of PyTorch's.
             by_outputs = [jnp.conj(given[place]) for place in self._differentiable]
@@ -172,12 +176,12 @@ class _Differentiated:
 
     def _pulled(
         self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[object]
-    ) -> list[Any]:
+    ) -> list[jax.Array]:
         found = self._back(None, [*saved, *given])
         return [found[place] for place in self._needed]
 
     @uncollected
-    def _pull_again(self, held: Any, given: Sequence[Any]) -> tuple[object, ...]:
+    def _pull_again(self, held: Any, given: Sequence[object]) -> tuple[object, ...]:
         key, arrays, by_outputs = held
         kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
         if self._second is None:
@@ -185,14 +189,14 @@ class _Differentiated:
         second, operands = self._second, [*arrays, *by_outputs]
         chosen = [place for place, kind in enumerate(kinds) if kind.has_gradient]
 
-        def of(*values: Any) -> list[Any]:
+        def of(*values: object) -> list[jax.Array]:
             filled = list(operands)
             for place, value in zip(chosen, values, strict=True):
                 filled[place] = value
             return second(filled, key)
 
         _, pull = jax.vjp(of, *(operands[place] for place in chosen))
-        found: list[Any] = [None] * len(operands)
+        found: list[object] = [None] * len(operands)
         for place, gradient in zip(chosen, pull(list(given)), strict=True):
             found[place] = gradient
         return None, found[: len(arrays)], None, found[len(arrays) :]
@@ -226,7 +230,7 @@ class _Graph:
         self._bodies: dict[bool, object] = {}  # by whether JAX has 64-bit numbers
         self._missing: list[bool] = []
 
-    def __call__(self, key: object, arrays: Sequence[object]) -> list[object]:
+    def __call__(self, key: object, arrays: Sequence[object]) -> list[Any]:
         if self._random and key is None:
             raise MissingKey(", ".join(self._random))
         drawn = [] if not self._draws else [_keys(jax.random.key(0) if key is None else key, self._draws)]
@@ -260,7 +264,7 @@ def _drops_nothing(node: Node) -> bool:
     return {**defaults, **given}.get("dropout_p", 1) == 0
 
 
-def _narrowed(array: Any) -> torch.dtype:
+def _narrowed(array: jax.Array) -> torch.dtype:
     dtype = dtypes.to_torch(array.dtype)
     return _WIDE.get(dtype, dtype)
 

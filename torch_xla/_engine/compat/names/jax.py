@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,26 +17,27 @@ from jax._src.lax import linalg as _linalg
 from jax._src.lax import windowed_reductions as _windowed
 from jax._src.layout import Layout
 from jaxlib import _jax, xla_client
+from jaxlib.mlir import ir
 from jaxlib.mlir.ir import WalkResult
 
 from ...atomic import uncollected
 
 # cuDNN's attention in whichever layout, with float32 logarithms: `jax.nn` takes one layout, and rounds them.
-cudnn_attention: Any = _cudnn.dot_product_attention
+cudnn_attention: Callable[..., Any] = _cudnn.dot_product_attention
 cudnn_masks: Any = _cudnn.MaskType
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
-geqrf: Any = _linalg.geqrf
+geqrf: Callable[[jax.Array], tuple[jax.Array, jax.Array]] = _linalg.geqrf
 
 # XLA's select-and-scatter with a choice of our own: `jax.lax` differentiates pools by it, but does not offer it.
-select_and_scatter: Any = _windowed._select_and_scatter
+select_and_scatter: Callable[..., jax.Array] = _windowed._select_and_scatter
 
 
 # The MLIR context in which JAX lowers a module, with all dialects that it uses. JAX 0.10 makes one for each module,
 # newer releases one for ten modules of a thread.
-context_of_jax: Any = mlir.make_ir_context
+context_of_jax: Callable[[], ir.Context] = mlir.make_ir_context
 # A new one, in every release.
-module_context: Any = getattr(mlir, "_create_ir_context", context_of_jax)
+module_context: Callable[[], ir.Context] = getattr(mlir, "_create_ir_context", context_of_jax)
 
 
 def add_platform(name: str, make_client: Callable[[], object]) -> None:
@@ -44,7 +45,9 @@ def add_platform(name: str, make_client: Callable[[], object]) -> None:
     xla_bridge.register_backend_factory(name, make_client, priority=-100, fail_quietly=False)
 
 
-def add_plugin(name: str, library: str, options: Callable[[], Any]) -> None:
+def add_plugin(
+    name: str, library: str, options: Callable[[], Mapping[str, str | int | list[int] | float | bool]]
+) -> None:
     """Let JAX load a PJRT plugin; packages that JAX finds itself do this when it looks for them."""
     xla_bridge.register_plugin(name, library_path=library, options=options)
 
@@ -70,7 +73,7 @@ def portable_artifact(bytecode: bytes, version: str) -> bytes:
         raise ValueError(str(error)) from error
 
 
-def walk(module: Any, look: Callable[[Any], Any]) -> None:
+def walk(module: Any, look: Callable[[ir.Operation], ir.WalkResult]) -> None:
     """Call `look` with each operation of a module. Of an interrupt meanwhile, MLIR keeps only the text."""
     try:
         module.operation.walk(look)
@@ -84,7 +87,7 @@ def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
     """Return whether the module contains a bfloat16 product. JAX has no public way to search its modules."""
     narrow = False
 
-    def look(operation: Any) -> WalkResult:
+    def look(operation: ir.Operation) -> WalkResult:
         nonlocal narrow
         if operation.name == "stablehlo.dot_general" and "bf16" in str(operation.operands[0].type):
             narrow = True
@@ -97,7 +100,7 @@ def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
 
 
 # The settings of this thread by which JAX finds what it has traced before, in the order of their names.
-trace_context: Callable[[], tuple[Any, ...]] = config.trace_context
+trace_context: Callable[[], tuple[object, ...]] = config.trace_context
 # Each trace decides on 64-bit types again, and the last names no setting.
 _SETTINGS = [
     (place, name)
@@ -106,7 +109,7 @@ _SETTINGS = [
 ]
 
 
-def trace_settings(context: tuple[object, ...]) -> tuple[tuple[str, Any], ...]:
+def trace_settings(context: tuple[object, ...]) -> tuple[tuple[str, object], ...]:
     """Return the settings in a `trace_context` that have a value, by their names."""
     found = [(name, context[place]) for place, name in _SETTINGS]
     return tuple((name, value) for name, value in found if value is not None and value is not False and value != ())
@@ -134,7 +137,7 @@ def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
     A number that became an argument of a program must promote as it did when it was baked in, and JAX offers no public
     way to make a traced value weakly typed.
     """
-    result: Any = _lax._convert_element_type(scalar, dtype, weak_type=True)
+    result: jax.Array = _lax._convert_element_type(scalar, dtype, weak_type=True)
     return result
 
 
@@ -155,7 +158,7 @@ def put(host: np.ndarray, device: jax.Device) -> jax.Array:
 
 
 # How long a transfer uses host memory: a CPU buffer may share it; elsewhere the memory is free after the call.
-_HOLDING: defaultdict[str, Any] = defaultdict(
+_HOLDING: defaultdict[str, _jax.HostBufferSemantics] = defaultdict(
     lambda: _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, cpu=_jax.HostBufferSemantics.ZERO_COPY
 )
 
@@ -192,19 +195,19 @@ def serialised(compiled: jax.stages.Compiled) -> Serialised:
 
 
 @uncollected
-def load(data: bytes, devices: Sequence[jax.Device]) -> Any:
+def load(data: bytes, devices: Sequence[jax.Device]) -> _jax.LoadedExecutable:
     """Return XLA's executable from what `serialised` gave, for these devices, among which it divides its program.
 
     Other bytes raise what XLA makes of them, or end the process.
     """
-    client: Any = devices[0].client
+    client: _jax.Client = devices[0].client
     # The bytes name the devices they were compiled for, be they others.
     assignment = np.array([[device.id for device in devices]])
     options = compiler.get_compile_options(1, len(devices), device_assignment=assignment)
     return client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
 
 
-def _layouts(ask: Callable[[], Sequence[object]]) -> list[Any] | None:
+def _layouts(ask: Callable[[], Sequence[object]]) -> list[Layout | None] | None:
     # JAX's own function for this takes whatever is raised in it, an interrupt too, for an answer.
     try:
         return [Layout.from_pjrt_layout(each) for each in ask()]
@@ -213,7 +216,7 @@ def _layouts(ask: Callable[[], Sequence[object]]) -> list[Any] | None:
 
 
 def compiled_from(
-    executable: Any,
+    executable: _jax.LoadedExecutable,
     name: str,
     devices: Sequence[jax.Device],
     inputs: Sequence[jax.ShapeDtypeStruct],
@@ -273,7 +276,7 @@ def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
     """Return the devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number
     once.
     """
-    client: Any = xla_client.make_cpu_client(num_devices=number)
+    client: _jax.Client = xla_client.make_cpu_client(num_devices=number)
     return tuple(client.devices())
 
 
@@ -296,7 +299,7 @@ def smaller_size(one: object, other: object) -> Any:
     return min_dim(one, other)
 
 
-def size_for(size: Any, values: dict[str, Any]) -> jax.Array | np.generic | int:
+def size_for(size: Any, values: Mapping[str, jax.Array | np.generic | int]) -> jax.Array | np.generic | int:
     """Evaluate a symbolic size with a number, or an array of no dimensions, for each symbol.
 
     JAX's public interface makes symbolic sizes (`jax.export.symbolic_shape`), but does not evaluate them.

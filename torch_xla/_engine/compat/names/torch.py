@@ -57,10 +57,10 @@ has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 schema_named = torch._C._get_schema
 
 # The schema and attributes of an overload.
-schema_of: Callable[[Any], Any] = attrgetter("_schema")
+schema_of: Callable[[object], Any] = attrgetter("_schema")
 overload_name_of: Callable[[object], str] = attrgetter("_overloadname")
 # Calls the kernel of an overload for the given dispatch keys.
-redispatch_of: Callable[[object], Any] = attrgetter("_handle.redispatch_boxed")
+redispatch_of: Callable[[object], Callable[..., Any]] = attrgetter("_handle.redispatch_boxed")
 
 # Structures that hold tensors. In public, they are not in every release that we take.
 pytree = _pytree
@@ -82,7 +82,7 @@ spent: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError
 
 # A module's own tables. An object may have two names in them, and entries are replaced without checks.
 parameters_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_parameters")
-buffers_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_buffers")
+buffers_of: Callable[[torch.nn.Module], dict[str, torch.Tensor | None]] = attrgetter("_buffers")
 modules_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_modules")
 
 # PyTorch's way from a module to its `forward`: the same two frames each time.
@@ -94,7 +94,7 @@ FUNCTIONS = torch._C._VariableFunctions
 level_of_tangents: Callable[[], int] = partial(vars(torch.autograd.forward_ad).__getitem__, "_current_level")
 
 
-def schema_if_any(op: object) -> Any:
+def schema_if_any(op: object) -> torch.FunctionSchema | None:
     """Return the schema of an overload; `None` for an operation that is not PyTorch's."""
     return getattr(op, "_schema", None)
 
@@ -129,7 +129,7 @@ _inference = _Inference()
 _usual_hint = _meta_registrations.device_hint
 
 
-def _device_hint(tensor: Any) -> str:
+def _device_hint(tensor: torch.Tensor) -> str:
     hint: str = "cpu" if _inference.of_the_cpu and tensor.is_meta else _usual_hint(tensor)
     return hint
 
@@ -264,7 +264,7 @@ def register_fallback(key: str, kernel: object) -> torch.library.Library:
     return library
 
 
-def register_last_fallback(key: str, kernel: Any) -> None:
+def register_last_fallback(key: str, kernel: Callable[..., object]) -> None:
     """Call `register_fallback` until the process ends: PyTorch undoes a `Library` when Python begins to end."""
     library = torch._C._dispatch_library("IMPL", "_", key, __file__, 0)
     library.fallback(key, kernel, False)
@@ -278,8 +278,8 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
 
 
 # Of storages in the memory of the host: to a file, and from one.
-write_storage: Any = torch.UntypedStorage._write_file
-read_storage: Any = torch.UntypedStorage._set_from_file
+write_storage: Callable[..., None] = torch.UntypedStorage._write_file
+read_storage: Callable[..., object] = torch.UntypedStorage._set_from_file
 
 
 def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
@@ -370,7 +370,7 @@ def is_traced() -> bool:
     return any(torch._C._get_dispatch_mode(key) is not None for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY))
 
 
-def ends_graphs(reason: str) -> Callable[[Any], Any]:
+def ends_graphs(reason: str) -> Callable[[F], F]:
     """Return a decorator: `torch.compile` ends a graph at the function, and says why where there may be but one
     graph.
     """
@@ -403,7 +403,7 @@ scan_function = _scan
 associative_scan_function = _associative_scan
 
 
-def kernel_of_higher_order(operator: Any, kernel: Any) -> None:
+def kernel_of_higher_order(operator: torch._ops.HigherOrderOperator, kernel: Callable[..., object]) -> None:
     """Call `kernel` when `operator` is called with tensors on PrivateUse1, outside of everything that traces."""
     operator.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
@@ -415,7 +415,7 @@ def operator_if_defined(name: str) -> OpOverload | None:
     return None if found is None else found.default  # type: ignore[no-any-return]
 
 
-def composition_of(operator: Any) -> Any:
+def composition_of(operator: Any) -> Callable[..., Any]:
     """Return the Python composition of a higher-order operator, which reads conditions on the host."""
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
@@ -430,7 +430,7 @@ def dynamic_dims(value: object) -> set[int]:
 
 def saved_tensors_hooks_in_force() -> tuple[Callable[..., object], Callable[..., object]] | None:
     """Return the present pack and unpack hooks of saved tensors. PyTorch's public interface only adds hooks."""
-    found: tuple[Callable[..., Any], Callable[..., Any]] | None
+    found: tuple[Callable[..., object], Callable[..., object]] | None
     found = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
     return found
 

@@ -30,21 +30,21 @@ __all__ = [
 ]  # fmt: skip
 
 
-def spec_of_tensor(mesh: object, placements: Sequence[object], tensor: torch.Tensor) -> Any:
+def spec_of_tensor(mesh: object, placements: Sequence[object], tensor: torch.Tensor) -> object:
     """Return the layout of PyTorch's own distributed tensors: a `DTensorSpec`, which has no public name."""
     specs = importlib.import_module("torch.distributed.tensor._dtensor_spec")
     meta = specs.TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
     return specs.DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
 
 
-def done(result: object) -> Any:
+def done(result: object) -> _c10d.Work:
     """Return a work that has ended. PyTorch offers none to groups written in Python."""
-    future: Any = torch.futures.Future()
+    future: torch.futures.Future[object] = torch.futures.Future()
     future.set_result(result)
     return _c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
-def factor_of(op: object) -> Any:
+def factor_of(op: object) -> float | torch.Tensor:
     """Return the factor of a reduction `PREMUL_SUM`, a number or a tensor.
 
     PyTorch shows the factor only to what saves the reduction.
@@ -56,7 +56,7 @@ def factor_of(op: object) -> Any:
     return factor
 
 
-def devices_asked_for(group: Any) -> list[str]:
+def devices_asked_for(group: _c10d.ProcessGroup) -> list[str]:
     """Return the devices with a backend that the user named for the group: "cpu:gloo,xla:xla" names two."""
     backends = _distributed_c10d._world.pg_backend_config.get(group, "")
     return [each.partition(":")[0] for each in backends.split(",") if each]
@@ -73,11 +73,11 @@ def register_group(name: str, make: Callable[..., object]) -> None:
     recorded_by_themselves.add(name)
 
 
-def keep_objects_on_host(group_of: Any) -> None:
+def keep_objects_on_host(group_of: type) -> None:
     """Send objects as bytes in host memory through groups of the class `group_of`."""
 
     def wrapper(original: Callable[..., str]) -> Callable[..., str]:
-        def device_of(group: Any = None) -> str:
+        def device_of(group: object = None) -> str:
             found = group or _distributed_c10d._get_default_group()
             return "cpu" if isinstance(found, group_of) else original(group)
 
@@ -123,23 +123,23 @@ def let_gloo_take(device: str) -> None:
         taken.append(device)
 
 
-def operator(name: str) -> Any:
+def operator(name: str) -> torch._ops.OpOverload:
     """Return an operator of `torch.distributed`, which groups written in C++ call."""
     return getattr(torch.ops.c10d, name).default
 
 
-def signature(operator: Any) -> tuple[list[str], bool]:
+def signature(operator: torch._ops.OpOverload) -> tuple[list[str], bool]:
     """Return the names of an operator's arguments, and whether it returns tensors beside its work."""
     schema = operator._schema
     return [argument.name for argument in schema.arguments], len(schema.returns) == 2
 
 
-def group_of(given: torch.ScriptObject) -> Any:
+def group_of(given: torch.ScriptObject) -> _c10d.ProcessGroup:
     """Return the group that an operator of `torch.distributed` was given."""
     return _c10d.ProcessGroup.unbox(given)
 
 
-def work_of(returned: torch.ScriptObject) -> Any:
+def work_of(returned: torch.ScriptObject) -> _c10d.Work:
     """Return the work that an operator of `torch.distributed` returned."""
     return _c10d.Work.unbox(returned)
 
@@ -228,7 +228,7 @@ def give_meshes_groups(
     wanted: Callable[[], bool],
     divides: Callable[[], Sequence[int]],
     move: Callable[..., None],
-    drawing: Callable[[int, Any], AbstractContextManager[None]],
+    drawing: Callable[[int, torch.Generator | None], AbstractContextManager[None]],
 ) -> None:
     """Give a mesh of `xla` devices process groups and coordinates like any other, while `wanted()`.
 
@@ -261,7 +261,7 @@ def give_meshes_groups(
             return divides()[0]
         return original_rank(group)
 
-    def get_group(self: Any, mesh_dim: Any = None) -> object:
+    def get_group(self: DeviceMesh, mesh_dim: int | str | None = None) -> object:
         if self._device_type == "xla" and not wanted():
             raise RuntimeError(
                 "DeviceMesh.get_group(): a mesh of xla devices has process groups where each device has a process of "
@@ -270,7 +270,7 @@ def give_meshes_groups(
             )
         return original_group(self, mesh_dim)
 
-    def get_local_rank(self: Any, mesh_dim: Any = None) -> int:
+    def get_local_rank(self: Any, mesh_dim: int | str | None = None) -> int:
         if self._device_type == "xla" and not wanted() and (mesh_dim is not None or self.ndim == 1):
             axis = self._get_mesh_dim_by_name(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
             return int(self.get_coordinate()[axis])
@@ -283,12 +283,12 @@ def give_meshes_groups(
     patch_list.mesh_init.put(make)
 
 
-def root_of(mesh: Any) -> Any:
+def root_of(mesh: DeviceMesh) -> DeviceMesh:
     """Return the root mesh, which `mesh` is a part or another form of."""
     return mesh._get_root_mesh()
 
 
-def current_mesh() -> Any:
+def current_mesh() -> DeviceMesh:
     """Return the mesh of the innermost `with mesh:`."""
     return _device_mesh._mesh_resources.get_current_mesh()
 
@@ -299,7 +299,7 @@ def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., object]
     For meshes that are `wanted`.
     """
 
-    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., object]:
         def helper(
             function: object, size: object, device_mesh: object = None, placements: object = None, **options: object
         ) -> object:
@@ -320,7 +320,7 @@ def _move_what_is_sharded(move: Callable[..., None]) -> None:
     """
 
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
-        def move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+        def move_states(params: list[torch.Tensor], buffers: list[torch.Tensor], device: torch.device) -> None:
             if device.type == "xla":
                 for tensor in (*params, *buffers):
                     if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.device.type not in ("xla", "meta"):
@@ -334,11 +334,11 @@ def _move_what_is_sharded(move: Callable[..., None]) -> None:
 
 
 @functools.cache
-def _draw_in(drawing: Callable[[int, Any], AbstractContextManager[None]]) -> None:
+def _draw_in(drawing: Callable[[int, torch.Generator | None], AbstractContextManager[None]]) -> None:
     """Step the first word of the random state: PyTorch counts in the second, which is how CUDA draws."""
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def region(self: Any, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
+    def wrapper(original: Callable[..., AbstractContextManager[None]]) -> Callable[..., object]:
+        def region(self: Any, spec: object, generator: torch.Generator | None = None) -> AbstractContextManager[None]:
             if self._device.type != "xla":
                 return original(self, spec, generator)  # type: ignore[no-any-return]
             counted = SimpleNamespace(offset=0)
@@ -363,7 +363,7 @@ def _divide_linear() -> None:
     handlers[torch.ops.aten.linear_backward.default] = _gradients_of_linear
 
 
-def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+def _gradients_of_linear(operator: object, args: tuple[Any, ...], kwargs: object) -> list[torch.Tensor | None]:
     input, gradient, weight, wanted = args
     rows = gradient.reshape(-1, gradient.shape[-1])
     return [
@@ -398,12 +398,12 @@ def give_data_parallel(make: Callable[..., object], watching: Any) -> None:
     patch_list.builtin_hook_of_reducer.put(register_builtin)
 
 
-def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManager[None]]) -> None:
+def give_batches_end(group_of: type, together: Callable[[], AbstractContextManager[None]]) -> None:
     """Let `batch_isend_irecv` on a group of the class `group_of` call its operations inside `together()`."""
     original = _distributed_c10d.batch_isend_irecv
 
     @functools.wraps(original)
-    def batch(p2p_op_list: list[Any]) -> list[Any]:
+    def batch(p2p_op_list: list[Any]) -> list[_c10d.Work]:
         groups = [op.group or _distributed_c10d._get_default_group() for op in p2p_op_list]
         if not groups or not all(isinstance(group, group_of) for group in groups):
             return original(p2p_op_list)

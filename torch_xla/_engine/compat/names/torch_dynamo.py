@@ -80,13 +80,16 @@ class FunctionalTrace:
         self._count = 0  # of the inputs that were made on the way
 
     def run(
-        self, function: Callable[..., object], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
+        self,
+        function: Callable[..., object],
+        tensors: Sequence[torch.Tensor],
+        table: dict[torch._ops.OpOverload, Callable[..., object]],
     ) -> GraphModule:
         """Return the graph of `function`, called with tensors without memory that are like `tensors`."""
         with self._mode:
             like = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
 
-        def functional(*given: torch.Tensor) -> Any:
+        def functional(*given: torch.Tensor) -> object:
             inputs = [FunctionalTensor.to_functional(each) for each in given]
             for each, tensor in zip(inputs, tensors, strict=True):
                 each.requires_grad_(tensor.requires_grad)
@@ -125,7 +128,7 @@ class FunctionalTrace:
         return isinstance(tensor, FunctionalTensor)
 
     @staticmethod
-    def plain(tensor: Any) -> Any:
+    def plain(tensor: Any) -> torch.Tensor:
         """Return the value of `tensor` as the graph's output has it."""
         _functional.sync(tensor)
         return _functional.value(tensor.elem)
@@ -156,10 +159,10 @@ def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tenso
     its own backends.
     """
 
-    def save(operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, object]:
+    def save(operator: Callable[..., object], *args: object, **kwargs: object) -> tuple[torch.Tensor, object]:
         return state(), operator(*args, **kwargs)
 
-    def repeat(kept: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def repeat(kept: torch.Tensor, operator: Callable[..., object], *args: object, **kwargs: object) -> object:
         current = state()
         restore(kept)
         try:
@@ -177,7 +180,9 @@ def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tenso
         around._dispatch_cache.clear()
 
 
-def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int, *args: Any, **kwargs: Any) -> object:
+def _by_device(
+    ours: Callable[..., object], theirs: Callable[..., object], first: int, *args: Any, **kwargs: Any
+) -> object:
     # PyTorch's own function for this names no device of others before 2.13.
     named = kwargs.get("device")
     devices = [torch.device(named)] if named else [each.device for each in args[first:] if torch.is_tensor(each)]
@@ -196,7 +201,7 @@ def route_inductor(
 
     def in_compile(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
-        def call(self: Any, model: GraphModule, examples: Sequence[Any], **options: Any) -> object:
+        def call(self: Any, model: GraphModule, examples: Sequence[object], **options: object) -> object:
             if not is_ours(model, examples):
                 return original(self, model, examples, **options)
             if self.compiler_name == "aotinductor":
@@ -230,7 +235,7 @@ def guard_distributed() -> None:
     Of others it guards the parts, and of this one it would guard nothing.
     """
 
-    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
         def wrap_tensor(self: Any, value: torch.Tensor) -> object:
             found = original(self, value)
@@ -267,7 +272,7 @@ def guard_arguments_of_constants() -> None:
             return SimpleNamespace(is_tensor=lambda: False, as_python_constant=lambda: argument.value)
         return argument
 
-    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
         def invoke(tx: object, fn: object, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
             if not str(getattr(fn, "__module__", "")).startswith("torch_xla."):
@@ -306,7 +311,7 @@ def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iter
     Outside they must be PyTorch's own: Dynamo traces these, and refuses functions of ours.
     """
 
-    def wrapper(original: Callable[..., object]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
         def wrap(value: object, *args: object, **kwargs: object) -> object:
             return original(instead(value) if isinstance(value, torch.Tensor) else value, *args, **kwargs)
@@ -344,26 +349,28 @@ def outside_of_traces() -> Iterator[None]:
         eval_frame.set_eval_frame(callback)
 
 
-def make_traceable(operator: Any, make: Callable[[object, Sequence[object]], Sequence[torch.Tensor]]) -> None:
+def make_traceable(
+    operator: torch._ops.HigherOrderOperator, make: Callable[[object, Sequence[object]], Sequence[torch.Tensor]]
+) -> None:
     """Make an operator that takes graphs traceable. `make` returns its results for arguments without memory.
 
     The operator has no gradient; an `autograd.Function` calls it.
     """
 
-    def below_autograd(*args: Any) -> object:
+    def below_autograd(*args: object) -> object:
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
-    def functional(ctx: Any, *args: object) -> Any:
+    def functional(ctx: Any, *args: object) -> object:
         given = ctx.unwrap_tensors(args)
         with ctx.redispatch_to_next():
             return ctx.wrap_tensors(operator(*given))
 
-    def described(mode: Any, *args: object) -> object:
+    def described(mode: FakeTensorMode, *args: object) -> object:
         with mode:
             return make(operator, args)
 
-    def noted(mode: Any, *args: Any) -> object:
+    def noted(mode: Any, *args: object) -> object:
         root = mode.tracer.root
         for graph in args:
             if isinstance(graph, GraphModule):
