@@ -68,7 +68,7 @@ def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 # Runs steps through. Garbage is collected before or after them.
-without_collecting: Callable[[Iterable[Any]], None] = uncollected(run_through)
+without_collecting: Callable[[Iterable[object]], None] = uncollected(run_through)
 
 
 class _Lock(type(threading.RLock())):  # type: ignore[misc]

@@ -83,7 +83,7 @@ def quiet_block(category: type[Warning] = Warning, message: str = "") -> Iterato
             warnings.filters.remove(entry)  # type: ignore[attr-defined]
 
 
-def _ignore(category: _Unheard, message: str) -> tuple[Any, ...]:
+def _ignore(category: _Unheard, message: str) -> tuple[object, ...]:
     return ("ignore", re.compile(message) if message else None, category, None, 0)
 
 

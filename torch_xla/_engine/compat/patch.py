@@ -74,7 +74,7 @@ def each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str
     }
 
 
-def owner_of(path: str) -> tuple[Any, str]:
+def owner_of(path: str) -> tuple[object, str]:
     """Return the owner of an attribute, and the attribute's name. A function may have the name of its module."""
     *owners, name = path.split(".")
     depth = max(count for count in range(1, len(owners) + 1) if ".".join(owners[:count]) in sys.modules)

@@ -252,7 +252,7 @@ class Program:
         ints = np.array([numbers[i] for i in ready.ints], dtype=np.int64) if ready.ints else None
         return ready.start(buffers, floats, ints, keys)
 
-    def lowered(self, numbers: Sequence[float | int]) -> Any:
+    def lowered(self, numbers: Sequence[float | int]) -> jax.stages.Lowered:
         """Return the program before XLA compiles it: `as_text()` is its StableHLO."""
         return self._lower(numbers, self._executable_key(self._packer.pack(*numbers)))
 
@@ -335,7 +335,7 @@ class Program:
         with disk_cache.turn(self._executable_key(packed)) as may_be_there:
             return (may_be_there and self._from_disk(packed)) or self._from_xla(packed, numbers)
 
-    def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+    def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> object:
         before = self._executable_key(packed) if self._may_be_kept() else None
         baked = len(self._must_bake)
         started = time.perf_counter()
@@ -427,7 +427,7 @@ class Program:
     def _noted(self, packed: bytes) -> list[int]:
         return disk_cache.baked(self._executable_key(packed), len(self.graph.number_types))
 
-    def _lowered_with_fewest_arguments(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+    def _lowered_with_fewest_arguments(self, packed: bytes, numbers: Sequence[float | int]) -> jax.stages.Lowered:
         while True:
             try:
                 return self._lower(numbers, self._executable_key(packed), compiled_at_once=True)
@@ -458,5 +458,5 @@ class Program:
         floats, ints = jax_function.by_type(self.graph, arguments)
         self._promoted, self._floats, self._ints = arguments, floats, ints
 
-    def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> Any:
+    def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> jax.stages.Lowered:
         return jax_function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)

@@ -244,7 +244,7 @@ def settle(
 
 
 def _variant(
-    variants: dict[tuple[Any, ...], Entry],
+    variants: dict[tuple[object, ...], Entry],
     operator: Operator,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -131,7 +131,7 @@ def or_here(method: Method) -> Method:
     return call  # type: ignore[return-value]
 
 
-def _exchange(collective: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+def _exchange(collective: Callable[..., object], name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
     """Call a method of Gloo's group, by copies of tensors that do not fill their memory in order.
 
     Gloo exchanges as many elements of the memory as a tensor has, from its first one on, whatever its strides.

@@ -27,7 +27,7 @@ def as_text(around: Surroundings, findings: list[Finding]) -> str:
     return "\n".join(rows if findings else rows[:-1]) + "\n"
 
 
-def as_data(around: Surroundings, findings: list[Finding]) -> dict[str, Any]:
+def as_data(around: Surroundings, findings: list[Finding]) -> dict[str, object]:
     """Return the report as what JSON has."""
     return {
         "works": worst(findings) is not Level.ERROR,

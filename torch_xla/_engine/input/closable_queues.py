@@ -67,7 +67,7 @@ class Queue(QueueBase):
 
     def __init__(self, maxsize: int = 1024) -> None:
         super().__init__(maxsize)
-        self._items: deque[Any] = deque()
+        self._items: deque[object] = deque()
 
     def put(self, item: object) -> None:
         """Add `item`; wait while the queue is full. Raise `QueueClosed`, a `RuntimeError`, once it is closed."""
@@ -94,7 +94,7 @@ class KeydQueue(QueueBase):
 
     def __init__(self, maxsize: int = 1024) -> None:
         super().__init__(maxsize)
-        self._items: dict[Hashable, Any] = {}
+        self._items: dict[Hashable, object] = {}
         self._wanted: dict[Hashable, int] = {}  # key → how many threads wait for it
 
     def put(self, key: Hashable, item: object) -> None:

@@ -167,7 +167,7 @@ class Pipeline:
             raise ValueError(f"a loader needs one or more devices, each once; got {[queue.device for queue in queues]}")
         self._process = os.getpid()
         # Begun here, not in the reader: now a loader forks its workers and draws the seed of its order.
-        self._batches: Iterator[Any] | None = _begin(loader)
+        self._batches: Iterator[object] | None = _begin(loader)
         self.place = ReadAhead(loader, self._batches)
         self._iterator = self._batches if self.place.is_of_iterator else None
         self.place.ends_by(self._set_back)
@@ -269,10 +269,10 @@ class InTurn:
     def __init__(self, loader: Iterable[object], device: Device, upload: Callable[[Any, Device], Any]) -> None:
         self._device = device
         self._upload = upload
-        self._batches: Iterator[Any] | None = _begin(loader)
+        self._batches: Iterator[object] | None = _begin(loader)
         self.place = ReadAhead(loader, self._batches)
 
-    def next_batch(self, device: Device) -> Any:
+    def next_batch(self, device: Device) -> object:
         """Return the next batch of `device`. Raises `Exhausted` after the last one."""
         if device is not self._device:
             raise ValueError(f"{device} is not a device of this loader; it loads for {self._device}")
@@ -291,7 +291,7 @@ class InTurn:
 
 # JAX warns of every fork. The workers that a DataLoader forks here do not use JAX.
 @quiet(RuntimeWarning, r"os\.fork\(\) was called")
-def _begin(loader: Iterable[object]) -> Iterator[Any]:
+def _begin(loader: Iterable[object]) -> Iterator[object]:
     return iter(loader)
 
 

@@ -101,7 +101,7 @@ def differences(points: Mapping[str, Sequence[float]], report: str, config: Mapp
     return "".join(lines)
 
 
-_OPERATORS: dict[type, Callable[..., Any]] = {
+_OPERATORS: dict[type, Callable[..., object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -116,10 +116,10 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max, "sqrt": math.sqrt}
+_FUNCTIONS: dict[str, Callable[..., object]] = {"abs": abs, "min": min, "max": max, "sqrt": math.sqrt}
 
 
-def evaluate(expression: str, known: Mapping[str, float]) -> Any:
+def evaluate(expression: str, known: Mapping[str, float]) -> object:
     """Evaluate an expression of numbers, the names in `known`, arithmetic and comparisons; nothing else runs."""
     try:
         return _evaluate(ast.parse(expression, mode="eval").body, known)
@@ -130,7 +130,7 @@ def evaluate(expression: str, known: Mapping[str, float]) -> Any:
         ) from error
 
 
-def _evaluate(node: ast.AST, known: Mapping[str, float]) -> Any:
+def _evaluate(node: ast.AST, known: Mapping[str, float]) -> object:
     match node:
         case ast.Constant(int() | float() as number):
             return number

@@ -135,7 +135,7 @@ class _Before:
     """The state before a planned step: everything that the step may change."""
 
     storages: list[tuple[weakref.ref[Any], Value]] = field(default_factory=list)
-    on_host: list[tuple[Any, Any]] = field(default_factory=list)  # that wait there until they are used
+    on_host: list[tuple[object, object]] = field(default_factory=list)  # that wait there until they are used
     gradients: list[tuple[torch.Tensor, "_Gradient | None"]] = field(default_factory=list)
     optimizers: list[tuple[torch.optim.Optimizer, dict[Any, Any], list[dict[str, Any]]]] = field(default_factory=list)
     devices: list[tuple[Device, dict[str, Any], int]] = field(default_factory=list)

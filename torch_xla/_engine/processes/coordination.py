@@ -40,7 +40,7 @@ _SLICE = 0.5
 _LOOK = 5.0
 
 _lock = lock()
-_client: Any = None
+_client: object = None
 _relay: Relay | None = None
 _round = 0
 _failed: BaseException | None = None
@@ -89,7 +89,7 @@ def _lost(address: str, why: str) -> None:
     )
 
 
-def _meeting_place() -> Any:
+def _meeting_place() -> object:
     if (found := meeting()) is not None:
         return found.store()
     # The variables of `torchrun` refer to a store in its agent.

@@ -23,7 +23,7 @@ class DataWrapper(ABC):
     """An object that names its tensors, and is put together again from others in their places."""
 
     @abstractmethod
-    def get_tensors(self) -> list[Any]:
+    def get_tensors(self) -> list[object]:
         """Return the tensors, such as those to upload."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ def rewrite(value: object, select: Select, fn: Callable[[Any], Any], wrapped: Wr
     return _Rewriting(select, fn, wrapped or Wrapped()).of(value)
 
 
-def _parts(value: object, wrapped: Wrapped) -> Iterable[Any]:
+def _parts(value: object, wrapped: Wrapped) -> Iterable[object]:
     if isinstance(value, _OPAQUE):
         return ()
     if isinstance(value, DataWrapper):
@@ -121,7 +121,7 @@ class _Rewriting:
         self._wrapped = wrapped
         self._select = select
         self._fn = fn
-        self._results: dict[int, tuple[Any, Any]] = {}  # id → the object, kept alive, and what takes its place
+        self._results: dict[int, tuple[object, object]] = {}  # id → the object, kept alive, and what takes its place
 
     def of(self, value: object) -> Any:
         known = self._results.get(id(value))

@@ -96,7 +96,7 @@ def free_memory(running: "deque[tuple[int, list[object]]]", needed: int) -> None
         _wait_for_end(running, first)
 
 
-def _in_the_way(running: "deque[tuple[int, list[object]]]", needed: int) -> tuple[int, list[Any]] | None:
+def _in_the_way(running: "deque[tuple[int, list[object]]]", needed: int) -> tuple[int, list[object]] | None:
     """Return the oldest of the counted programs, if `needed` bytes are too many beside them."""
     counted = list(running)  # other threads begin and end some
     return counted[0] if counted and needed + sum([size for size, _ in counted]) > AT_ONCE else None

@@ -1,7 +1,6 @@
 """Count pending operations when counters are read; recording itself counts nothing."""
 
 import time
-from typing import Any
 
 from .. import metrics
 from ..ir.graph import decode, effective, needed
@@ -23,7 +22,7 @@ class _Since:
         with LOCK:
             self._cleared_at = {d.index: (d.tape, len(d.tape.code)) for d in existing_devices() if d.tape.code}
 
-    def pending(self, device: Device) -> list[Any]:
+    def pending(self, device: Device) -> list[object]:
         """Return the operators that a sync would run, in order."""
         tape = device.tape
         cleared, start = self._cleared_at.get(device.index, (None, 0))

@@ -1,7 +1,6 @@
 """How tensors look at their storages, and the plans that read and write a storage through such a view."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 
@@ -96,7 +95,7 @@ def _plan_of(
     return plans.setdefault((spec, view.kind), make(spec, view, True)) if plan is None else plan
 
 
-def _view_arguments(spec: Spec, view: View, of_kind: bool) -> tuple[Any, ...]:
+def _view_arguments(spec: Spec, view: View, of_kind: bool) -> tuple[object, ...]:
     geometry = view.kind.first if of_kind else view.geometry
     arguments = Geometry(spec.size, spec.stride), geometry, spec.dtype, view.dtype, view.conj, view.neg
     return (*arguments, Number(0)) if of_kind else arguments

@@ -24,7 +24,7 @@ from ...atomic import uncollected
 
 # cuDNN's attention in whichever layout, with float32 logarithms: `jax.nn` takes one layout, and rounds them.
 cudnn_attention: Callable[..., Any] = _cudnn.dot_product_attention
-cudnn_masks: Any = _cudnn.MaskType
+cudnn_masks: type[_cudnn.MaskType] = _cudnn.MaskType
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
 geqrf: Callable[[jax.Array], tuple[jax.Array, jax.Array]] = _linalg.geqrf

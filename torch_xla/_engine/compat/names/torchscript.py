@@ -11,7 +11,7 @@ from torch import Tensor
 from .torch import pytree
 
 # The C++ object behind a script module.
-object_of: Callable[[Any], Any] = attrgetter("_c")
+object_of: Callable[[object], object] = attrgetter("_c")
 
 _ObjectOfModule: Any = torch._C.ScriptModule
 _type_of: Callable[[Any], Any] = torch._C.ConcreteModuleType.from_jit_type
@@ -59,7 +59,7 @@ def replace(holder: object, change: Callable[[Tensor], Tensor]) -> None:
             put(name, pytree.tree_map(lambda leaf: _changed(leaf, change), value))
 
 
-def _changed(leaf: object, change: Callable[[Tensor], Tensor]) -> Any:
+def _changed(leaf: object, change: Callable[[Tensor], Tensor]) -> object:
     if isinstance(leaf, Tensor):
         return change(leaf)
     if _is_object(leaf):

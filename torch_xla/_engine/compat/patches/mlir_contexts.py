@@ -8,7 +8,6 @@ in it. So a context serves a number of small programs, and then another is made.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from .. import patch_list
 from ..names import jax as private
@@ -20,7 +19,7 @@ MOST = 32
 class _Kept(threading.local):
     """A thread's own context: XLA loads dialects into it while it compiles, which is not made for several threads."""
 
-    context: Any = None
+    context: object = None
     left = 0
     is_used = False
 
@@ -42,7 +41,7 @@ def kept() -> Iterator[None]:
         _kept.is_used = before
 
 
-def _context() -> Any:
+def _context() -> object:
     if not _kept.is_used:
         return private.context_of_jax()
     if not _kept.left:

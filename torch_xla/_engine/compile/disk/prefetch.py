@@ -30,7 +30,7 @@ _NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.xla")
 
 _lock = lock()
 # By the file's name and the target.
-_coming: dict[tuple[str, Any], "Future[Any]"] = {}
+_coming: dict[tuple[str, object], "Future[Any]"] = {}
 _used: list[str] = []
 
 
@@ -45,7 +45,7 @@ def _note() -> str:
 
 def begin(place: Path, target: object, load: Callable[[Path, Any], Any]) -> None:
     """Start to `load` the files in `place` that this command used the last time, each for `target`."""
-    jobs: list[tuple[str, Future[Any]]] = [(name, Future()) for name in _names(place)]
+    jobs: list[tuple[str, Future[object]]] = [(name, Future()) for name in _names(place)]
     if jobs:
         with _lock:
             _coming.update({(name, target): future for name, future in jobs})

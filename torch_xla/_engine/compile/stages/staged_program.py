@@ -97,7 +97,7 @@ def wanted(
     Of the whole graph's `numbers`, `arguments` are arguments of the program, and those `baked` must be baked in.
     """
     first: dict[Any, bytes] = {}
-    differing: dict[Any, set[int]] = {}
+    differing: dict[object, set[int]] = {}
     for stage in stages:
         places = differing.setdefault(stage.kind, set())
         own = packed(stage.graph, [numbers[i] for i in stage.numbers])

@@ -105,7 +105,7 @@ def _counted(tensor: Tensor, dim: int) -> int:
 
 
 # By what PyTorch calls them: each with the same arguments.
-_FORMS: dict[Any, Callable[..., Any]] = {
+_FORMS: dict[object, Callable[..., object]] = {
     Tensor.__getitem__: _get,
     Tensor.__setitem__: _set,
     Tensor.select: _select,
@@ -115,7 +115,7 @@ _FORMS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def form_of(function: object, args: Sequence[object]) -> Callable[..., Any] | None:
+def form_of(function: object, args: Sequence[object]) -> Callable[..., object] | None:
     """Return a replacement for a PyTorch function that does not read indices on the host; `None` if none is needed."""
     form = _FORMS.get(function)
     return form if form is not None and args and isinstance(args[0], Tensor) else None

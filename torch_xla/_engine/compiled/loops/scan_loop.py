@@ -24,7 +24,7 @@ class Nested:
     """A nested structure, and the positions of tensors in it."""
 
     tree: pytree.TreeSpec
-    static: tuple[Any, ...]
+    static: tuple[object, ...]
     places: tuple[int, ...]
 
     @classmethod

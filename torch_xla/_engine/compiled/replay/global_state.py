@@ -14,7 +14,7 @@ from ...tensor.device import Device
 _AUTOCAST = ("xla", "cpu", "cuda")
 
 
-def circumstances(device: Device) -> tuple[Any, ...]:
+def circumstances(device: Device) -> tuple[object, ...]:
     """Return all of it, to be compared. It holds what it names, so that nothing else can take its place."""
     return (
         device.index,

@@ -164,7 +164,7 @@ class Reached:
     tensor_ids: set[int] = field(default_factory=set)
     containers: list[Container] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  # what is not understood
-    codes: set[Any] = field(default_factory=set)  # of the functions of the program that were found
+    codes: set[object] = field(default_factory=set)  # of the functions of the program that were found
     seen: dict[int, Any] = field(default_factory=dict)  # every object
 
     def accept_all(self) -> None:

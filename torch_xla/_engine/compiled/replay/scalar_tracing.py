@@ -188,7 +188,7 @@ class HostTrace:
                 held[key] = number.value
         self._is_over = True
 
-    def without_numbers(self, result: object) -> Any:
+    def without_numbers(self, result: object) -> object:
         """Return the result of the call with floats in the places of numbers, which are gone from everywhere else,
         too.
         """

@@ -190,7 +190,7 @@ def _described(difference: Change, watch: CallWatch) -> str:
     return f"it changes {difference}{where}"
 
 
-def _with(others: dict[int, torch.Tensor], result: object) -> Any:
+def _with(others: dict[int, torch.Tensor], result: object) -> object:
     """Return the result with tensors replaced, by `id`, with those in `others`."""
     return pytree.tree_map(lambda each: others.get(id(each), each), result) if others else result
 
@@ -228,7 +228,7 @@ class _Before:
         reached = facts.reached
         assert reached is not None
         self._by_storage: dict[int, int] = {}
-        self._storages: list[Any] = []
+        self._storages: list[object] = []
         for index, tensor in enumerate(call.tensors):
             self._add(OuterMemory(tensor, f"argument {index}", index))
         for tensor, path in zip(reached.tensors, reached.tensor_paths, strict=True):
@@ -265,7 +265,7 @@ class _Before:
             self._storages.append(storage)
             self.facts.places.append(place)
 
-    def compare_with(self, tape: Tape, result: object, spent: set[int], watch: CallWatch) -> tuple[Any, ...]:
+    def compare_with(self, tape: Tape, result: object, spent: set[int], watch: CallWatch) -> tuple[object, ...]:
         """Return `compare`, if the `tape` that was there at first holds the call and nothing else; the code of it."""
         with LOCK:  # no other thread runs the tape meanwhile
             self.compare(result, spent, watch)

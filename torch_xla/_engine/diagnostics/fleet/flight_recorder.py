@@ -111,7 +111,7 @@ def _unfinished() -> dict[int, int]:
     return found
 
 
-def _entries(started: Started, state: str) -> list[dict[str, Any]]:
+def _entries(started: Started, state: str) -> list[dict[str, object]]:
     lines = started.source_lines()
     found = []
     for offset, place in enumerate(started.part.places):
@@ -139,7 +139,7 @@ def _entries(started: Started, state: str) -> list[dict[str, Any]]:
     return found
 
 
-def _of_plan(plan: Plan | None, words: str) -> dict[str, Any]:
+def _of_plan(plan: Plan | None, words: str) -> dict[str, object]:
     library = _LIBRARIES.get(platform.local_devices()[0].platform, "xccl")
     if plan is None:  # a program that XLA divides over the mesh: all must run it, and it is compared as a whole
         named = {"profiling_name": f"{library}:barrier {words.rpartition('(')[2].rstrip(')')}"}
@@ -157,7 +157,7 @@ def _dtype(spec: Spec) -> str:
     return _DTYPES.get(spec.dtype, str(spec.dtype).removeprefix("torch."))
 
 
-def _frame(line: Line) -> dict[str, Any]:
+def _frame(line: Line) -> dict[str, object]:
     file, number, function = line
     return {"name": function, "filename": file, "line": number}
 
@@ -193,11 +193,11 @@ def _dump_for(why: str) -> None:
         logger.warning("The last collectives could not be written", exc_info=True)
 
 
-def _at_fault(watch: heartbeats.Watch, letter: dict[str, Any]) -> None:
+def _at_fault(watch: heartbeats.Watch, letter: dict[str, object]) -> None:
     _dump_for("a fault was declared")
 
 
-def _at_signal(watch: heartbeats.Watch, letter: dict[str, Any]) -> None:
+def _at_signal(watch: heartbeats.Watch, letter: dict[str, object]) -> None:
     # In a thread: the signal may have come while this thread holds a lock that the dump takes.
     threading.Thread(target=_dump_for, args=("SIGQUIT",), name="torch_xla-flight-recorder", daemon=True).start()
 

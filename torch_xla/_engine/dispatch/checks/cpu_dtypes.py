@@ -223,7 +223,7 @@ def _tensors(args: tuple[object, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
 
-def _kinds(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _kinds(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:
     """Return what else the CPU's choice of a kernel depends on: kinds of numbers, words, flags, dtypes asked for."""
     numbers = [args[w] if isinstance(w, int) else kwargs[w] for w in operator.scalars if _is_given(w, args, kwargs)]
     words = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.dtype | bool | None))

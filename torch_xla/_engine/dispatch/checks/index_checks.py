@@ -175,7 +175,7 @@ def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor |
     return result
 
 
-def embedding(weight: Tensor, indices: Tensor, *args: object, **kwargs: object) -> Any:
+def embedding(weight: Tensor, indices: Tensor, *args: object, **kwargs: object) -> object:
     """Implement `aten::embedding`: indices count the rows of `weight`, and none from the end."""
     known = known_numbers(indices, Asked.EACH)
     rows = weight.shape[0] if weight.dim() else 0

@@ -118,7 +118,7 @@ def _refuse_from_now_on(of_extensions: torch.library.Library) -> None:
     private.register_last_fallback("PrivateUse1", _refuse_at_the_end)
 
 
-def _refuse_at_the_end(operator: object, *_: object, **__: object) -> Any:
+def _refuse_at_the_end(operator: object, *_: object, **__: object) -> object:
     raise RuntimeError(
         f"{operator}: Python is ending, and PyTorch has taken back the kernels of the xla device. Do this earlier, "
         "for instance in a function that `atexit` calls, and not in a `__del__`."

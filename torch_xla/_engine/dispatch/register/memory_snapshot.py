@@ -191,8 +191,8 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
 
 
 # The members of `torch.xla` in this module.
-MEMBERS: dict[str, Any] = {"memory_snapshot": memory_snapshot}
+MEMBERS: dict[str, object] = {"memory_snapshot": memory_snapshot}
 # Also in `torch.xla.memory`.
-PRIVATE_MEMBERS: dict[str, Any] = {
+PRIVATE_MEMBERS: dict[str, object] = {
     function.__name__: function for function in (_dump_snapshot, _record_memory_history, _snapshot)
 }

@@ -128,12 +128,12 @@ def _set_stream(stream: torch.Stream) -> None:
     torch.get_device_module("xla").set_stream(stream)
 
 
-def _supported(index: int) -> dict[str, Any]:
+def _supported(index: int) -> dict[str, object]:
     index_in_use(index)
     return {"supported_dtypes": set(TO_JAX)}
 
 
-def _supported_elsewhere(module: object, index: int) -> dict[str, Any]:
+def _supported_elsewhere(module: object, index: int) -> dict[str, object]:
     return {"supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}}
 
 

@@ -38,7 +38,7 @@ def _saving(original: Callable[..., object]) -> Callable[..., Any]:
 
 def _serializing(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def serialize(self: object, script: object, *args: object, **kwargs: object) -> Any:
+    def serialize(self: object, script: object, *args: object, **kwargs: object) -> object:
         return original(self, _to_save(script), *args, **kwargs)
 
     return serialize

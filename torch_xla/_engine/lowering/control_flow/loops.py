@@ -75,7 +75,7 @@ def cond(
     false: GraphModule,
     operands: Sequence[jax.Array],
     key: jax.Array | None = None,
-) -> Any:
+) -> object:
     def branch(graph: GraphModule) -> Callable[..., list[jax.Array]]:
         return lambda *arrays: body(graph)(arrays, key)
 

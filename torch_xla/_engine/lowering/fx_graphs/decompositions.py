@@ -27,15 +27,15 @@ aten = torch.ops.aten
 _serial = itertools.count()
 
 
-def _uniform(size: object, **options: object) -> Any:
+def _uniform(size: object, **options: object) -> object:
     return aten.uniform.default(aten.empty.memory_format(size, **options))
 
 
-def _normal(size: object, **options: object) -> Any:
+def _normal(size: object, **options: object) -> object:
     return aten.normal_functional.default(aten.empty.memory_format(size, **options))
 
 
-def _integers(low: int, high: int, size: object, dtype: torch.dtype | None = None, **options: object) -> Any:
+def _integers(low: int, high: int, size: object, dtype: torch.dtype | None = None, **options: object) -> object:
     return _between(low, high, aten.empty.memory_format(size, dtype=dtype or torch.int64, **options))
 
 
@@ -46,7 +46,7 @@ def _between(low: int, high: int, memory: object) -> torch.Tensor:
 
 
 # Random numbers in new memory, which PyTorch composes below the level at which graphs are traced.
-_FILLED: dict[Any, Callable[..., Any]] = {
+_FILLED: dict[object, Callable[..., object]] = {
     aten.rand.default: _uniform,
     aten.randn.default: _normal,
     aten.rand_like.default: lambda x, **options: aten.uniform.default(aten.empty_like.default(x, **options)),
@@ -103,7 +103,7 @@ _RESIZING = (
 )  # fmt: skip
 
 # Operators that PyTorch decomposes only in C++.
-_COMPOSED: dict[Any, Callable[..., Any]] = {
+_COMPOSED: dict[object, Callable[..., object]] = {
     aten.cholesky_solve.default: _cholesky_solve,
     **{getattr(aten, name).vec: _resized(getattr(aten, name).default) for name in _RESIZING},
 }
@@ -119,7 +119,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 @functools.cache
-def _table() -> dict[Any, Callable[..., Any]]:
+def _table() -> dict[object, Callable[..., object]]:
     # Operators with a rule stay whole, also inside other decompositions.
     table = {**core_aten_decompositions(), **_FILLED, **_COMPOSED}
     return {op: decomposition for op, decomposition in table.items() if rule_of(op) is None}
@@ -140,7 +140,7 @@ def _packed_attention(
     seqused_k: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
     num_splits: int | None = None,
-) -> Any:
+) -> object:
     left, right = window_size or (-1, -1)
     pages = {"block_table": block_table} if block_table is not None else {}  # unknown to PyTorch 2.11
     options = {"scale": scale, "window_size_left": left, "window_size_right": right, "seqused_k": seqused_k, **pages}
@@ -165,7 +165,7 @@ def _packed_attention_backward(
     rng_state: torch.Tensor,
     scale: float | None = None,
     window_size: list[int] | None = None,
-) -> Any:
+) -> object:
     left, right = window_size or (-1, -1)
     operands = grad_out, query, key, value, out, lse, cu_seq_q, cu_seq_k, 0, 0
     return aten._flash_attention_backward.default(
@@ -173,13 +173,13 @@ def _packed_attention_backward(
     )
 
 
-_LATER: dict[str, Callable[..., Any]] = {
+_LATER: dict[str, Callable[..., object]] = {
     "torch_attn::_varlen_attn": _packed_attention,
     "torch_attn::_varlen_attn_backward": _packed_attention_backward,
 }
 
 
-def _decomposition(op: OpOverload) -> Callable[..., Any] | None:
+def _decomposition(op: OpOverload) -> Callable[..., object] | None:
     found = table().get(op) or get_decompositions([op]).get(op)
     return found if callable(found) else None
 

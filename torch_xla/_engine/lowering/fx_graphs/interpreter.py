@@ -54,7 +54,7 @@ _SIZES: dict[Any, Callable[..., Any]] = {
 }
 
 # The same of Python's numbers: a size of an exported program is none.
-_NUMBERS: dict[Any, Callable[..., Any]] = {
+_NUMBERS: dict[object, Callable[..., object]] = {
     torch.sym_float: lambda size: jax.numpy.asarray(size, float) if jax.export.is_symbolic_dim(size) else float(size),
     torch.sym_max: lambda one, other: _chosen(private.greater_size, jax.numpy.maximum, one, other),
     torch.sym_min: lambda one, other: _chosen(private.smaller_size, jax.numpy.minimum, one, other),
@@ -153,7 +153,7 @@ def constant_at(node: Node) -> np.ndarray | None:
     return dtypes.to_numpy(held.cpu()) if isinstance(held, torch.Tensor) else None
 
 
-def _held_at(node: Node) -> Any:
+def _held_at(node: Node) -> object:
     module = node.graph.owning_module
     return getattr(module, str(node.target), None) if node.op == "get_attr" and module is not None else None
 
@@ -284,14 +284,14 @@ def _call(node: Node, args: Any, kwargs: Any, is_wide: bool) -> object:
     return _as_promised(result, node.meta.get("val"), is_wide)
 
 
-def _promote(kind: Promotion, args: object, kwargs: object) -> tuple[Any, Any]:
+def _promote(kind: Promotion, args: object, kwargs: object) -> tuple[object, object]:
     # PyTorch's trees, because to JAX the lists of an FX graph are leaves.
     leaves = pytree.tree_leaves((args, kwargs))
     tensors = [(dtypes.to_torch(x.dtype), x.ndim) for x in leaves if isinstance(x, jax.Array)]
     numbers = [x for x in leaves if isinstance(x, (bool, int, float, complex))]
     common = promotion.common_dtype(tensors, numbers)
     dtype = dtypes.to_jax(promotion.float_dtype(common) if kind is Promotion.FLOAT else common)
-    promoted: tuple[Any, Any] = pytree.tree_map(
+    promoted: tuple[object, object] = pytree.tree_map(
         lambda x: cast(x, dtype) if isinstance(x, jax.Array) and x.dtype != dtype else x, (args, kwargs)
     )
     return promoted
