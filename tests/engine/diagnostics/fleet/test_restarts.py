@@ -15,11 +15,13 @@ import torch_xla.debug.metrics as met
 from tests.support.scripts import ROOT
 from torch_xla._engine.diagnostics.fleet import goodput, restarts
 from torch_xla._engine.metrics import accounts
+from torch_xla._engine.processes import identity
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a run of `torchrun`, of which this process is the second attempt of local rank 1."""
+    monkeypatch.setattr(identity, "_place", identity.place())  # else that of the run below would stay
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "attempt_1" / "1" / "error.json"))
     monkeypatch.setenv("LOCAL_RANK", "1")
