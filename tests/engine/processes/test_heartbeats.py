@@ -119,7 +119,7 @@ def test_whether_a_process_has_ended_is_seen_at_once() -> None:
         other.stdin.close()
         assert heartbeats._has_ended(other.pid, 120, bell)
         other.wait()
-        assert heartbeats._has_ended(other.pid, 0.01, bell) and not heartbeats._exists(other.pid)
+        assert heartbeats._has_ended(other.pid, 0.01, bell) and not heartbeats.exists(other.pid)
         os.write(ring, b".")
         start = time.monotonic()
         assert not heartbeats._has_ended(os.getpid(), 1000, bell) and time.monotonic() - start < 500

@@ -65,13 +65,7 @@ def starter() -> int:
     now, asked = os.getppid(), multiprocessing.parent_process()
     if asked is None or asked.pid is None or asked.pid == now:
         return now
-    try:
-        os.kill(asked.pid, 0)
-    except ProcessLookupError:
-        return asked.pid
-    except PermissionError:  # it exists
-        pass
-    return now
+    return now if exists(asked.pid) else asked.pid
 
 
 class Watch:
@@ -391,7 +385,7 @@ def _has_ended(pid: int, seconds: float, bell: int) -> bool:
         return True
     except (OSError, AttributeError):  # no such call here
         time.sleep(seconds)
-        return not _exists(pid)
+        return not exists(pid)
     try:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
@@ -401,7 +395,8 @@ def _has_ended(pid: int, seconds: float, bell: int) -> bool:
         os.close(handle)
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Return whether there is a process with this number on this machine, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -9,6 +9,7 @@ import time
 
 from ... import config
 from ...metrics import counters
+from ...processes import heartbeats
 
 _ended_steps = counters.counter("MarkStep")
 _repeated_programs = counters.counter("CachedCompile")
@@ -54,17 +55,7 @@ class Restart:
         if self._path is None or not self._path.exists():
             return None
         pid = self._path.read_text()
-        if pid and _is_alive(int(pid)):  # this process is a helper that it started, and not its successor
+        if pid and heartbeats.exists(int(pid)):  # this process is a helper that it started, and not its successor
             self._path = None
             return None
         return self._path.stat().st_mtime
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
