@@ -19,7 +19,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 
-SETTLED = 3  # as a rule, every later step finds its programs compiled
+SETTLED = 3  # every later step must find its programs compiled
 
 
 def _programs() -> int:
@@ -107,13 +107,12 @@ def _in_processes(train: Training, count: int, start: Start) -> list[Outcome]:
         return [json.loads(Path(folder, f"{ordinal}.json").read_text()) for ordinal in range(count)]
 
 
-def _complaints(ours: Outcome, expected: tuple[list[float], dict[str, float]], allowed: Allowed,
-                settled: int) -> list[str]:  # fmt: skip
+def _complaints(ours: Outcome, expected: tuple[list[float], dict[str, float]], allowed: Allowed) -> list[str]:
     losses, others, compiled, fallbacks = ours
     missed = [f"operators ran on the CPU: {', '.join(fallbacks)}"] if fallbacks else []
     # Where a loader ends the step, it does so as the next begins: what the third compiles is counted with the fourth.
-    if any(compiled[settled:]):
-        missed.append(f"programs compiled by each step after the first: {compiled}; none is due after {settled}")
+    if any(compiled[SETTLED:]):
+        missed.append(f"programs compiled by each step after the first: {compiled}; none is due after {SETTLED}")
     if len(losses) != len(expected[0]) or others.keys() != expected[1].keys():
         return [*missed, f"xla made {len(losses)} steps and {sorted(others)}, the CPU {len(expected[0])}"]
     names = [f"loss of step {number}" for number in range(1, len(losses) + 1)] + list(others)
@@ -122,20 +121,20 @@ def _complaints(ours: Outcome, expected: tuple[list[float], dict[str, float]], a
         print(f"{name:<28} xla {xla:.6f}  cpu {cpu:.6f}")
         if not abs(xla - cpu) <= allowed(name) * max(1, abs(cpu)):  # not: a NaN fails too
             missed.append(f"{name} is {xla} on xla and {cpu} on the CPU, more than {allowed(name)} apart")
-    print(f"fallbacks {len(fallbacks)}, recompiles after step {settled}: {sum(compiled[settled:])}")
+    print(f"fallbacks {len(fallbacks)}, recompiles after step {SETTLED}: {sum(compiled[SETTLED:])}")
     return missed
 
 
 def compare(train: Training, tolerance: float, coarse: dict[str, float] | None = None, processes: int = 1,
-            start: Start = _forked, settled: int = SETTLED) -> None:  # fmt: skip
+            start: Start = _forked) -> None:  # fmt: skip
     """Run `train(device, steps)` for "xla" and "cpu", print both, and exit with status 1 if they disagree.
 
     `train` calls `steps.ended(loss)` after each step and may return other numbers by name (an accuracy, the loss of an
     evaluation). Each number may differ by `tolerance` times the larger of 1 and the CPU's, or by the tolerance of its
-    name in `coarse`, for numbers of fewer bits. No operator may run on the CPU, and none of the steps after the first
-    `settled` ones may compile. With `processes`, several processes run "xla" with one device each, and all must agree
-    with the CPU. `start` starts them: `torch_xla.launch`, or a framework's function. A framework that starts processes
-    for its own function calls `hand_over` in each process instead.
+    name in `coarse`, for numbers of fewer bits. No operator may run on the CPU, and no step after the third may
+    compile. With `processes`, several processes run "xla" with one device each, and all must agree with the CPU.
+    `start` starts them: `torch_xla.launch`, or a framework's function. A framework that starts processes for its own
+    function calls `hand_over` in each process instead.
     """
     if "--cpu" in sys.argv:
         steps, others = _run(train, "cpu")
@@ -146,7 +145,7 @@ def compare(train: Training, tolerance: float, coarse: dict[str, float] | None =
     missed = [
         complaint
         for outcome in outcomes
-        for complaint in _complaints(outcome, expected, lambda name: (coarse or {}).get(name, tolerance), settled)
+        for complaint in _complaints(outcome, expected, lambda name: (coarse or {}).get(name, tolerance))
     ]
     if missed:
         sys.exit("\n".join(missed))
