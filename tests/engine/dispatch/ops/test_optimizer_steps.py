@@ -74,7 +74,21 @@ def test_a_step_is_one_operation(name: str) -> None:
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 2.0)
     optimizer.step()
-    assert operations(optimizer) == [f"xla.multi_tensor_{'sgd' if name == 'SGD' else 'adam'}.default"]
+    whole = "multi_tensor_sgd.default" if name == "SGD" else "multi_tensor_adam.equal_counts"
+    assert operations(optimizer) == [f"xla.{whole}"]
+
+
+def test_parameters_with_equal_counts_share_their_numbers() -> None:
+    """A number for each would be an array in a device's memory for each."""
+    parameters = [nn.Parameter(torch.ones(n + 1, device="xla")) for n in range(20)]
+    optimizer = optim.AdamW(parameters)
+    for _ in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        torch_xla.sync()
+        optimizer.step()
+    tape = device_for(torch.device("xla")).tape
+    assert [len(each.numbers) for each in tape.code if isinstance(each, Plan)] == [7]
 
 
 CASES: list[tuple[str, torch.dtype, int, dict[str, Any]]] = [
@@ -104,7 +118,7 @@ def test_a_step_has_the_bits_of_the_separate_operators(
 
 @pytest.mark.parametrize("way", ["recorded", "eager", "replay"])
 def test_each_way_to_run_gives_the_cpus_numbers(way: str) -> None:
-    def result(device: str, way: str) -> list[Tensor]:
+    def result(device: str, mode: str) -> list[Tensor]:
         parameters = [nn.Parameter(torch.full((n + 1,), float(n), device=device)) for n in range(3)]
         optimizer = optim.AdamW(parameters, lr=0.1)
 
@@ -113,9 +127,11 @@ def test_each_way_to_run_gives_the_cpus_numbers(way: str) -> None:
             sum((parameter * factor).square().sum() for parameter in parameters).backward()  # type: ignore[union-attr]
             optimizer.step()
 
-        with made_to_run(way, step) as run:
-            for nth in range(6):
+        with made_to_run(mode, step) as run:
+            for nth in range(8):
                 optimizer.param_groups[0]["lr"] = 0.1 / (nth + 1)
+                if nth == 6 and way != "replay":  # the counts were equal, and are not any more
+                    next(iter(optimizer.state.values()))["step"].fill_(2.0)
                 run(torch.tensor(1.0 + nth, device=device))
                 torch_xla.sync()
         return [each.detach().cpu() for each in parameters]

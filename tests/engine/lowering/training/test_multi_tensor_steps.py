@@ -8,7 +8,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from tests.support.rules import check_rule
-from torch_xla._engine.lowering.training.multi_tensor_steps import ADAM, SGD
+from torch_xla._engine.lowering.training.multi_tensor_steps import ADAM, ADAM_OF_EQUAL_COUNTS, SGD
 
 SHAPES = [(3, 4), (), (0, 2)]
 
@@ -16,6 +16,10 @@ SHAPES = [(3, 4), (), (0, 2)]
 def tensors(seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
+
+
+def assert_same_bits(one: tuple[list[torch.Tensor], ...], other: tuple[list[torch.Tensor], ...]) -> None:
+    torch.testing.assert_close([*map(list, one)], [*map(list, other)], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
@@ -31,6 +35,10 @@ def test_adam_is_pytorchs(amsgrad: bool) -> None:
         )  # fmt: skip
         check_rule(ADAM, *arguments)
         found = ADAM(*arguments)
+        if len({*counts}) == 1:
+            shared = *arguments[:-2], roots[0], sizes[0]
+            check_rule(ADAM_OF_EQUAL_COUNTS, *shared)
+            assert_same_bits(ADAM_OF_EQUAL_COUNTS(*shared), found)
         steps = [torch.tensor(count - 1) for count in counts]
         adam(
             lists[0], tensors(2), *lists[1:], steps, foreach=False, decoupled_weight_decay=decoupled, amsgrad=amsgrad,

@@ -22,6 +22,7 @@ from ...lowering.machinery.xla_op_schemas import LIBRARY
 from ..recording_kernel import recorder
 
 _adam = torch.ops.xla.multi_tensor_adam_.default
+_adam_of_equal_counts = torch.ops.xla.multi_tensor_adam_.equal_counts
 _sgd = torch.ops.xla.multi_tensor_sgd_.default
 
 _TENSORS = frozenset((Tensor, Parameter))
@@ -34,7 +35,7 @@ _ONE = torch.tensor(1.0, device="cpu")
 
 def register_steps() -> None:
     """Register the kernels of the operators that write their results."""
-    for operator in (_adam, _sgd):
+    for operator in (_adam, _adam_of_equal_counts, _sgd):
         name = operator.name()
         private.register_kernel(LIBRARY, name.removeprefix("xla::"), uncollected(recorder(name)))
 
@@ -55,6 +56,11 @@ def _are_plain(written: Iterable[list[Any]], grads: list[Tensor]) -> bool:
 
 def _is_plain_number(*numbers: object) -> bool:
     return not any(isinstance(each, Tensor) for each in numbers)
+
+
+def _numbers_of_steps(step: float, lr: float, beta1: float, beta2: float) -> tuple[float, float]:
+    """Return the root of the second bias correction, and the size of a step, computed as PyTorch does."""
+    return (1 - beta2**step) ** 0.5, (lr / (1 - beta1**step)) * -1
 
 
 def as_one_adam(original: Callable[..., None]) -> Callable[..., None]:
@@ -93,14 +99,8 @@ def as_one_adam(original: Callable[..., None]) -> Callable[..., None]:
             return
         private.add_to_each(state_steps, _ONE, alpha=1.0)
         steps = [*map(Tensor.item, state_steps)]
-        # Equal counts give equal numbers, computed once. A replay traces other numbers than floats: no branch by these.
-        are_equal = {*map(type, steps)} == {float} and steps.count(steps[0]) == len(steps)
-        different = steps[:1] if are_equal else steps
-        corrections = [(1 - beta2**step) ** 0.5 for step in different]
-        step_sizes = [(lr / (1 - beta1**step)) * -1 for step in different]
-        times = len(steps) // len(different)
         decoupled = options["decoupled_weight_decay"]
-        _adam(
+        shared = (
             *written,
             grads,
             options["maximize"],
@@ -110,9 +110,11 @@ def as_one_adam(original: Callable[..., None]) -> Callable[..., None]:
             beta2,
             1 - beta2,
             options["eps"],
-            corrections * times,
-            step_sizes * times,
         )
+        if steps.count(steps[0]) == len(steps):
+            _adam_of_equal_counts(*shared, *_numbers_of_steps(steps[0], lr, beta1, beta2))
+        else:
+            _adam(*shared, *map(list, zip(*(_numbers_of_steps(step, lr, beta1, beta2) for step in steps), strict=True)))
         private.increment_version([*params, *exp_avgs, *exp_avg_sqs, *maxima])
 
     return multi_tensor_adam

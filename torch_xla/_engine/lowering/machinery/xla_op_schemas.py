@@ -17,13 +17,14 @@ LIBRARY = torch.library.Library("xla", "DEF")
 
 
 def define(schema: str, like: Callable[..., object], on_cpu: Callable[..., object] | None = None) -> OpOverload:
-    """Return the operator `torch.ops.xla.<name>` of this schema; `like` makes its results from tensors without values.
+    """Return the operator of this schema in `torch.ops.xla`; `like` makes its results from tensors without values.
 
     With a rule it runs on `xla`; on the CPU `on_cpu` computes it, or else the same rule.
     """
     LIBRARY.define(schema)
     name = schema.partition("(")[0]
-    op: OpOverload = getattr(torch.ops.xla, name).default
+    packet, _, overload = name.partition(".")
+    op: OpOverload = getattr(getattr(torch.ops.xla, packet), overload or "default")
     LIBRARY.impl(name, like, "Meta")
     LIBRARY.impl(name, on_cpu or (lambda *args, **kwargs: _on_cpu(op, args, kwargs)), "CPU")
     return op

@@ -40,8 +40,10 @@ def _define_in_place(name: str, arguments: str) -> None:
 _ADAM = (
     "Tensor{a}[] params, Tensor{b}[] exp_avgs, Tensor{c}[] exp_avg_sqs, Tensor{d}[] max_exp_avg_sqs, Tensor[] grads, "
     "bool maximize, float? decay, float? penalty, float weight, float beta2, float value, float eps, "
-    "float[] bias_corrections2_sqrt, float[] step_sizes"
 )
+# Parameters that have made the same number of steps share the two numbers that depend on it.
+_OF_EACH = "float[] bias_corrections2_sqrt, float[] step_sizes"
+_OF_ALL = "float bias_correction2_sqrt, float step_size"
 _SGD = (
     "Tensor{a}[] params, Tensor{b}[] momentum_buffers, Tensor[] grads, bool maximize, float? penalty, float momentum, "
     "float? value, bool nesterov, float minus_lr"
@@ -74,10 +76,14 @@ def adam(
     beta2: Any,
     value: Any,
     eps: jax.Array | float,
-    bias_corrections2_sqrt: list[Any],
-    step_sizes: list[Any],
+    bias_corrections2_sqrt: Any,
+    step_sizes: Any,
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-    """Do as `torch.optim.adam._multi_tensor_adam`, where the steps are counted on the host."""
+    """Do as `torch.optim.adam._multi_tensor_adam`, where the steps are counted on the host.
+
+    The last two arguments are lists with a number for each parameter, or a number for all of them.
+    """
+    numbers = "ScalarList" if isinstance(step_sizes, (list, tuple)) else "Scalar"
     if maximize:
         grads = each(aten._foreach_neg.default, grads)
     if decay is not None:
@@ -91,9 +97,9 @@ def adam(
     if max_exp_avg_sqs:
         largest = max_exp_avg_sqs = each(aten._foreach_maximum.List, max_exp_avg_sqs, exp_avg_sqs)
     roots = each(aten._foreach_sqrt.default, largest)
-    roots = each(aten._foreach_div.ScalarList, roots, bias_corrections2_sqrt)
+    roots = each(getattr(aten._foreach_div, numbers), roots, bias_corrections2_sqrt)
     roots = each(aten._foreach_add.Scalar, roots, eps)
-    params = each(aten._foreach_addcdiv.ScalarList, params, exp_avgs, roots, step_sizes)
+    params = each(getattr(aten._foreach_addcdiv, numbers), params, exp_avgs, roots, step_sizes)
     return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
 
 
@@ -126,17 +132,23 @@ def _call(op: OpOverload, *args: object, **kwargs: object) -> list[torch.Tensor]
     return op(*args, **kwargs)
 
 
-ADAM = define(
-    f"multi_tensor_adam({_functional(_ADAM)}) -> (Tensor[], Tensor[], Tensor[], Tensor[])",
-    lambda *args: _like(*args[:4]),
-    partial(adam, _call),
-)
+def _define_adam(overload: str, numbers: str) -> OpOverload:
+    _define_in_place(f"multi_tensor_adam_{overload}", _in_place(_ADAM + numbers))
+    op = define(
+        f"multi_tensor_adam{overload}({_functional(_ADAM + numbers)}) -> (Tensor[], Tensor[], Tensor[], Tensor[])",
+        lambda *args: _like(*args[:4]),
+        partial(adam, _call),
+    )
+    lowers(op, separable=True)(partial(adam, _each))
+    return op
+
+
+ADAM = _define_adam("", _OF_EACH)
+ADAM_OF_EQUAL_COUNTS = _define_adam(".equal_counts", _OF_ALL)
 SGD = define(
     f"multi_tensor_sgd({_functional(_SGD)}) -> (Tensor[], Tensor[])",
     lambda *args: _like(*args[:2]),
     partial(sgd, _call),
 )
-_define_in_place("multi_tensor_adam_", _in_place(_ADAM))
 _define_in_place("multi_tensor_sgd_", _in_place(_SGD))
-lowers(ADAM, separable=True)(partial(adam, _each))
 lowers(SGD, separable=True)(partial(sgd, _each))
