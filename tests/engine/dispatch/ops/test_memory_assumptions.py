@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla
 from tests.support.twins import Program, cases, check_same
 from torch_xla.debug import metrics
 
@@ -113,3 +114,45 @@ def test_arange_tells_that_it_enlarges_its_target_in_its_own_words() -> None:
             torch.arange(0, 4, out=line)
         found.append((line.tolist(), str(told[0].message).partition(" (Triggered")[0], told[0].filename))
     assert found[0] == found[1]
+
+
+FRACTIONS = [(0.5, 3.5, 1.5), (0.5, 3.5, 2.5), (3, 0, -1.5), (3.5, -2.9, -1.5)]
+
+
+def test_numbers_are_truncated_before_they_are_counted() -> None:
+    """Of every integer dtype, made or written into `out=`, with a step and without."""
+
+    def made(d: str) -> list[Any]:
+        found = []
+        for dtype in (torch.int64, torch.uint8, torch.float16):
+            for start, end, step in FRACTIONS:
+                out = [torch.empty(0, dtype=dtype, device=d) for _ in range(2)]
+                with pytest.warns(UserWarning, match="torch.range is deprecated"):
+                    found.append(torch.range(start, end, step, dtype=dtype, device=d))
+                torch.ops.aten.range.out(start, end, step, out=out[0])
+                torch.ops.aten.range.out_(end, start + end, out=out[1])
+                found += out
+        torch_xla.sync()  # all of them in one program
+        return [(each.tolist(), each.dtype) for each in found]
+
+    assert made("xla") == made("cpu")
+
+
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+@pytest.mark.parametrize("step", [0.7, -0.7])
+def test_a_step_that_an_integer_loses_is_refused(step: float) -> None:
+    """PyTorch's own kernels divide by this step, on the CPU and on meta tensors."""
+    for dtype in (torch.int64, torch.uint8):
+        with pytest.raises(RuntimeError, match=f"step must be nonzero; got {step}, which is 0 in {dtype}"):
+            torch.range(1, 1 + 3 * step, step, dtype=dtype, device="xla")
+        with pytest.raises(RuntimeError, match="step must be nonzero"):
+            torch.range(1, 1 + 3 * step, step, out=torch.empty(0, dtype=dtype, device="xla"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn])
+def test_a_scaled_product_has_the_dtype_of_its_out(dtype: torch.dtype) -> None:
+    def product(d: str) -> torch.Tensor:
+        operand, scale = torch.full((16, 16), 448.0, device=d).to(torch.float8_e4m3fn), torch.ones((), device=d)
+        return torch._scaled_mm(operand, operand.t(), scale, scale, out=torch.zeros(16, 16, device=d).to(dtype))
+
+    assert product("xla").cpu().float().equal(product("cpu").float())

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +96,9 @@ def _in_order(name: str) -> Kernel:
     """
     fill = out_variant(f"aten::{name}")
 
-    def kernel(*args: object, out: Tensor, **kwargs: object) -> Tensor:
+    def kernel(*args: Any, out: Tensor, **kwargs: object) -> Tensor:
+        if name == "range.out":
+            _refuse_step(out.dtype, *args)
         numbers = torch.empty(0, dtype=out.dtype, device=out.device)
         fill(*args, out=numbers, **kwargs)
         if numbers.numel() == out.numel():
@@ -108,6 +111,47 @@ def _in_order(name: str) -> Kernel:
     return kernel
 
 
+_range = recorder("aten::range.step")
+_fill_range = _in_order("range.out")
+
+
+def _refuse_step(dtype: torch.dtype | None, start: float, end: float, step: float = 1) -> None:
+    """Refuse a step that an integer dtype truncates to 0: PyTorch divides by it, which ends the process."""
+    if dtype is not None and not dtype.is_floating_point and 0 < abs(step) < 1:
+        raise RuntimeError(f"step must be nonzero; got {step}, which is 0 in {dtype}. Give a step of at least 1.")
+
+
+def range_step(start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+    """Implement `torch.range`."""
+    _refuse_step(dtype, start, end, step)
+    return _range(start, end, step, dtype=dtype, **kwargs)
+
+
+def range_out(start: float, end: float, *, out: Tensor) -> object:
+    """Implement `range.out_`, the form without a step."""
+    return _fill_range(start, end, 1, out=out)
+
+
+_scaled_mm_into = out_variant("aten::_scaled_mm.out")
+
+
+def scaled_mm_out(
+    self: Tensor,
+    mat2: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+    *,
+    out: Tensor,
+) -> object:
+    """Implement `torch._scaled_mm` into `out`, whose dtype the result has where the call names none."""
+    dtype = out.dtype if out_dtype is None else out_dtype
+    return _scaled_mm_into(self, mat2, scale_a, scale_b, bias, scale_result, dtype, use_fast_accum, out=out)
+
+
 KERNELS: dict[str, Callable[..., object]] = {
     **linear_algebra.KERNELS,
     "addbmm_": addbmm_,
@@ -116,7 +160,11 @@ KERNELS: dict[str, Callable[..., object]] = {
     "_nested_tensor_from_mask_left_aligned": nested_tensor_from_mask_left_aligned,
     "rrelu_with_noise": rrelu_with_noise,
     "rrelu_with_noise.out": _copied_out(rrelu_with_noise),
-    **{name: _in_order(name) for name in ("arange.start_out", "range.out", "linspace.out", "logspace.out")},
+    "range.out": _fill_range,
+    "range.out_": range_out,
+    "range.step": range_step,
+    "_scaled_mm.out": scaled_mm_out,
+    **{name: _in_order(name) for name in ("arange.start_out", "linspace.out", "logspace.out")},
     "cholesky.out": _copied_out(linear_algebra.cholesky),
     **{f"{name}.out": _copied_out(recorder(f"aten::{name}")) for name in ("_fft_c2c", "_fft_r2c", "_fft_c2r")},
 }

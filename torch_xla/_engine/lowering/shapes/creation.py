@@ -148,8 +148,10 @@ def range_inclusive(start: jax.Array | float, end: jax.Array | float, *, dtype: 
 def range_with_step(
     start: jax.Array | float, end: jax.Array | float, step: jax.Array | float = 1, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
-    length = math.floor((float(end) - float(start)) / float(step)) + 1
-    return _progression(start, step, length, _dtype_or_default(dtype))
+    result = _dtype_or_default(dtype)
+    # PyTorch truncates the numbers before it counts, for every integer dtype.
+    first, last, by = (float(n) if jnp.issubdtype(result, jnp.floating) else int(n) for n in (start, end, step))
+    return _progression(start, step, math.floor((last - first) / by) + 1, result)
 
 
 def _progression(start: object, step: object, length: int, dtype: np.dtype) -> jax.Array:
