@@ -156,3 +156,40 @@ def test_a_scaled_product_has_the_dtype_of_its_out(dtype: torch.dtype) -> None:
         return torch._scaled_mm(operand, operand.t(), scale, scale, out=torch.zeros(16, 16, device=d).to(dtype))
 
     assert product("xla").cpu().float().equal(product("cpu").float())
+
+
+OF_THE_DTYPE_OF_OUT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "cumprod": lambda x, out: torch.cumprod(x, 1, out=out),
+    "cumsum": lambda x, out: torch.cumsum(x, 1, out=out),
+    "mean": lambda x, out: torch.mean(x, 1, out=out),
+    "mean of all": lambda x, out: torch.ops.aten.mean.dtype_out(x, out=out),
+    "nanmean": lambda x, out: torch.ops.aten.nanmean.out(x, [1], out=out),
+    "nansum": lambda x, out: torch.nansum(x, 1, out=out),
+    "prod": lambda x, out: torch.prod(x, 1, out=out),
+    "sum": lambda x, out: torch.sum(x, 1, out=out),
+    "sum of all": lambda x, out: torch.ops.aten.sum.out(x, out=out),
+}
+
+
+@pytest.mark.parametrize("name", list(OF_THE_DTYPE_OF_OUT))
+def test_elements_are_converted_to_the_dtype_of_out_before_they_are_summed(name: str) -> None:
+    """Whole parts are summed into an integer, and a narrow float does not overflow on its way to a wide one."""
+    fill, numbers = OF_THE_DTYPE_OF_OUT[name], torch.tensor([[-1.7, 300.6, 2.6], [2.5, 40000.0, 39000.0]])
+
+    def filled(d: str, operand: torch.dtype, target: torch.dtype) -> object:
+        try:
+            return fill(numbers.to(d, operand), torch.empty(0, dtype=target, device=d))
+        except Exception as refusal:  # whatever the CPU raises is expected
+            return type(refusal)
+
+    pairs = [
+        (filled("cpu", operand, target), filled("xla", operand, target))
+        for operand in (torch.float16, torch.float32, torch.int64)
+        for target in (torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.bool)
+    ]
+    torch_xla.sync()
+    for theirs, ours in pairs:
+        if isinstance(theirs, torch.Tensor) and isinstance(ours, torch.Tensor):
+            torch.testing.assert_close(ours.cpu(), theirs)
+        else:
+            assert ours is theirs

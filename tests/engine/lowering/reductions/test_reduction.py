@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla._engine.lowering.reductions.cumulative
 import torch_xla._engine.lowering.reductions.reduction  # noqa: F401
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
@@ -197,3 +198,16 @@ def test_the_correction_may_change_from_step_to_step() -> None:
     operands = (operand, operand.double(), operand.bfloat16(), operand.to(torch.complex64))
     ops = (aten.var_mean.correction, aten.std.correction)
     check_calls((call(op, x, [1], correction=c) for op in ops for x in operands for c in corrections), changing=True)
+
+
+def test_floats_become_integers_as_elsewhere_before_they_are_summed() -> None:
+    """What is negative, or too large, wraps around in a narrow integer and is the least of a wide one."""
+    operands = [torch.tensor([[-1.5, 300.0, 2.7, -300.0], [1.0, 4e9, -3.0, NAN]]).to(dtype) for dtype in FLOATS[:3]]
+    integers = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    ops = (aten.sum.dim_IntList, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default)
+    check_calls(
+        call(op, x, [1] if op is aten.sum.dim_IntList else 1, dtype=dtype)
+        for op in ops
+        for x in operands
+        for dtype in integers
+    )

@@ -132,6 +132,26 @@ def range_out(start: float, end: float, *, out: Tensor) -> object:
     return _fill_range(start, end, 1, out=out)
 
 
+def _of_the_dtype_of_out(name: str) -> Kernel:
+    """Return an `out=` form that converts to the dtype of `out` before it computes, unless the call names a dtype."""
+    fill = out_variant(f"aten::{name}")
+
+    def kernel(self: Tensor, *args: object, dtype: torch.dtype | None = None, out: Tensor, **kwargs: object) -> object:
+        if dtype is None and self.dtype is not out.dtype:
+            if name.startswith("mean") and out.dtype in (torch.float16, torch.bfloat16):
+                self = self.to(torch.float32)  # a mean alone is rounded at its end
+            else:
+                dtype = out.dtype
+        return fill(self, *args, dtype=dtype, out=out, **kwargs)
+
+    return kernel
+
+
+# `nanmean` calls them. `sum.out` and `prod.out`, of all elements, convert their results.
+_CONVERTING = (
+    "cumprod.out", "cumsum.out", "mean.dtype_out", "mean.out", "nansum.out", "prod.int_out", "sum.IntList_out",
+)  # fmt: skip
+
 _scaled_mm_into = out_variant("aten::_scaled_mm.out")
 
 
@@ -164,6 +184,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "range.out_": range_out,
     "range.step": range_step,
     "_scaled_mm.out": scaled_mm_out,
+    **{name: _of_the_dtype_of_out(name) for name in _CONVERTING},
     **{name: _in_order(name) for name in ("arange.start_out", "linspace.out", "logspace.out")},
     "cholesky.out": _copied_out(linear_algebra.cholesky),
     **{f"{name}.out": _copied_out(recorder(f"aten::{name}")) for name in ("_fft_c2c", "_fft_r2c", "_fft_c2r")},

@@ -13,6 +13,7 @@ import torch
 from jax import lax
 
 from ... import dtypes
+from ..elementwise.cast import cast
 from ..elementwise.complex_functions import times_real
 from ..machinery.dims import all_or_listed, dimensioned, one_dim
 from ..machinery.jax_sharding import whole_along
@@ -25,7 +26,7 @@ aten = torch.ops.aten
 def summable(operand: jax.Array, dtype: torch.dtype | None) -> jax.Array:
     """Return `operand` in the dtype that PyTorch sums it up in."""
     if dtype is not None:
-        operand = operand.astype(dtypes.to_jax(dtype))
+        operand = cast(operand, dtypes.to_jax(dtype))
     elif not (is_float(operand) or is_complex(operand)):
         operand = operand.astype(np.int64)
     return widened(operand)
