@@ -1,5 +1,6 @@
 """The counts of the documents: what was made, what is gone, what a step did."""
 
+import gc
 import time
 
 import pytest
@@ -12,6 +13,7 @@ import torch_xla.debug.metrics as met
 @pytest.fixture(autouse=True)
 def a_new_step() -> None:
     torch_xla.sync(wait=True)
+    gc.collect()  # what the tracebacks of earlier tests hold would go meanwhile
     met.clear_all()
 
 
