@@ -11,9 +11,9 @@ from tests.support.buffers import Buffer
 from torch_xla._engine.ir.call_plan import Plan
 from torch_xla._engine.ir.graph import Operation, decode, effective, needed_in_order
 from torch_xla._engine.ir.side_effects import CALLBACK, CHECK, collective
-from torch_xla._engine.ir.tape import Tape, Value
+from torch_xla._engine.ir.tape import ALL, Tape, Value
 from torch_xla._engine.ir.value_spec import spec_of
-from torch_xla._engine.step.partition import MOST_LEFT, grows, parted, reporting, with_end, with_reported
+from torch_xla._engine.step.partition import grows, parted, reporting, with_end, with_reported
 
 FLOAT, COUNTER = spec_of((4,), (1,), torch.float32), spec_of((), (), torch.int64)
 
@@ -98,12 +98,9 @@ def test_exchanges_of_which_nobody_holds_a_result_give_one_to_wait_for() -> None
     assert with_end(operations, [0, 1], [1]) == [1] and with_end(operations, [2], []) == []
 
 
-def test_reads_grow_where_they_leave_what_was_left_before_once_more() -> None:
+def test_a_read_grows_what_is_left_by_what_an_earlier_read_has_not_left() -> None:
     operations = decode(tape_of(*[((slot,), FLOAT, None) for slot in range(4)]).code)[1]
     rest = operations[2].position  # the first two were left by an earlier read
-    assert grows(operations, [0], [operations[0], operations[3]], rest)
-    assert not grows(operations, [0], operations[:2], rest)  # no more than before
-    assert not grows(operations, [2], operations[2:], rest)  # computed twice, but not left before
-    assert not grows(operations, [3], [operations[0], operations[2]], rest)  # left again, not computed now
-    many = decode(tape_of(*[((0,), FLOAT, None) for _ in range(MOST_LEFT + 2)]).code)[1]
-    assert grows(many, [], many, many[-1].position) and not grows(many[1:], [], many[2:], many[-1].position)
+    assert grows([operations[0], operations[3]], rest) and grows(operations[2:], rest)
+    assert not grows(operations[:2], rest) and not grows([], rest)
+    assert grows(operations[:1], ALL) and not grows([], ALL)

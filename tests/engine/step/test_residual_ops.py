@@ -9,8 +9,8 @@ import torch
 import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla._engine.ir.graph import decode
+from torch_xla._engine.ir.tape import ALL
 from torch_xla._engine.step.named_scopes import close_scope, open_scope
-from torch_xla._engine.step.partition import MOST_LEFT
 from torch_xla._engine.tensor.device import device_at
 from torch_xla._engine.tensor.storage import value_of
 
@@ -109,14 +109,32 @@ def test_a_loop_that_reads_and_never_ends_its_step_trains_by_few_programs(
 
 def test_what_nobody_reads_does_not_pile_up_behind_reads() -> None:
     torch_xla.sync()
-    x, kept, compiled = torch.ones(2, device="xla"), [], counted("UncachedCompile")
-    longest = 0
-    for number in range(3 * MOST_LEFT):
+    x, kept, compiled, lengths = torch.ones(2, device="xla"), [], list[int](), list[int]()
+    for number in range(40):
         kept.append(x * number)  # not read yet
         assert (x + number).tolist() == [number + 1.0] * 2
-        longest = max(longest, len(device_at(0).tape.code))
-    assert longest < 5 * MOST_LEFT and counted("UncachedCompile") - compiled <= 6
-    assert torch.stack(kept).tolist() == [[float(number)] * 2 for number in range(3 * MOST_LEFT)]
+        compiled.append(counted("UncachedCompile"))
+        lengths.append(len(device_at(0).tape.code))
+    assert not any(lengths[1:]) and compiled[-1] == compiled[3]
+    assert torch.stack(kept).tolist() == [[float(number)] * 2 for number in range(40)]
+    torch_xla.sync()
+
+
+def test_the_end_of_a_step_ends_that_reads_run_all() -> None:
+    torch_xla.sync()
+    x = torch.arange(3.0).to("xla")
+    kept = []
+    for number in range(3):
+        kept.append(x * number)
+        (x + number).tolist()
+    assert device_at(0).tape.rest == ALL
+    torch_xla.sync()
+    kept.append(x - 5)
+    torch_xla.sync()
+    left = x - 7
+    (x + 9).tolist()
+    assert value_of(left).buffer is None
+    torch_xla.sync()
 
 
 def test_two_reads_in_one_step_leave_the_step_as_it_is() -> None:

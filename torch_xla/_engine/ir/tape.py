@@ -76,6 +76,9 @@ class Front(NamedTuple):
     values: int
 
 
+# As the length of what a tape begins with: reads run all of it, though it begins with nothing.
+ALL = -1
+
 _position: Callable[[tuple[int, int]], int] = itemgetter(0)
 
 
@@ -112,7 +115,7 @@ class Tape:
     ) -> None:
         self.started = perf_counter_ns()  # when its first operand entered, or its first operation was recorded
         self.ended = False  # it was evaluated: another one is in its place
-        self.rest = 0  # so much of its code is what an evaluation of a part of another left undone
+        self.rest = 0  # so much of its code is what an evaluation of a part of another left undone, or `ALL`
         self.code: list[Any] = []
         self.placed = placed  # gives the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []

@@ -7,7 +7,8 @@ Operations of threads that have ended, or have never evaluated anything, run wit
 several processes evaluate together is evaluated whole: nothing local may decide about it.
 
 **By value.** A read runs the operations that its value needs. Other values computed on the way are kept if they are
-held; the remaining operations go to a fresh tape.
+held; the remaining operations go to a fresh tape. A read that would add to what an earlier read has left runs all, and
+so does each later read until the step ends: a loop that never ends its step has one program for all its rounds.
 """
 
 import threading
@@ -162,19 +163,12 @@ def parted(
     return outputs, [operations[index] for index in kept]
 
 
-# Maximum number of operations that one read after another may leave undone and record again.
-MOST_LEFT = 64
+def grows(kept: Sequence[Operation], rest: int) -> bool:
+    """Return whether a read would leave more than what remains of the `rest` that an earlier read has left.
 
-
-def grows(operations: Sequence[Operation], chosen: Sequence[int], kept: Sequence[Operation], rest: int) -> bool:
-    """Return whether what reads leave undone would become more with each: a loop that reads, and never ends its step.
-
-    So it is if to what is left of the `rest` that an earlier read has left more is added, and it is long, or computed
-    both now and later, as the parameters are that an optimizer has overwritten: all is run then.
+    Then all is run: a loop that reads, and never ends its step, would leave more with each read.
     """
-    computed = {operations[index].position for index in chosen}
-    old = [operation.position for operation in kept if operation.position < rest]
-    return len(kept) > len(old) and (len(old) > MOST_LEFT or not computed.isdisjoint(old))
+    return any(operation.position >= rest for operation in kept)
 
 
 def _counts(operation: Operation, slot: int) -> bool:
@@ -228,7 +222,7 @@ def choose(draft: Draft) -> Draft:
             asked.extend(slot for slot in pending if operations[producer[slot]].plan.op == APPEND)
         read = needed_in_order(operations, producer, asked)
         found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(rest))
-        if roots and rest and _is_free(draft, read) and grows(operations, read, left, rest):
+        if roots and rest and _is_free(draft, read) and grows(left, rest):
             draft.roots = None
         else:
             draft.chosen, draft.outputs, draft.kept = read, found, left

@@ -14,7 +14,7 @@ from ..compile.program import Program
 from ..compile.source_metadata import UNKNOWN, Origins, scopes_at
 from ..ir.call_plan import Plan
 from ..ir.graph import Cut, decode
-from ..ir.tape import Tape
+from ..ir.tape import ALL, Tape
 from ..lowering.machinery.capacity_ops import CUT
 from ..metrics.user_lines import Line
 from ..tensor.device import Device
@@ -153,6 +153,7 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
     counters = [(metrics.counter(name), count) for name, count in counts.items()]
     schedule = Schedule(live, program, part, seen.code, lines, draft.kept, counters, made_at, made)
     schedule.cuts = tuple(each.first_output for each in draft.operations if each.plan.op == CUT)
+    schedule.runs_all = roots is not None and (draft.roots is None or tape.rest == ALL)
     if draft.shared is not None:
         graph, length = draft.shared
         schedule.length, schedule.rooms = (length,), rooms_of(part.graph, graph)

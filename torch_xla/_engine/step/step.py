@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..compile.program import Program
 from ..ir.graph import Cut, Graph, Operation
-from ..ir.tape import Tape, Value
+from ..ir.tape import ALL, Tape, Value
 from ..ir.value_spec import Spec
 from ..lowering.views.storage_access import WRITE
 from ..metrics.counters import Counter
@@ -55,6 +55,7 @@ class Schedule:
     length: tuple[int, ...] = ()  # the last number of a program that many lengths share (`growing_sizes`)
     cuts: tuple[int, ...] = ()  # the slots of values that are cut from their rooms
     rooms: tuple[Spec | None, ...] = ()  # of the same: the capacity of each output whose size grows
+    runs_all: bool = False  # reads run all until the step ends: each would leave more (`partition.grows`)
     liveness: Liveness | None = None  # of its tape, if several processes evaluate that together
 
     def serves(self, live: bytes) -> bool:
@@ -124,7 +125,10 @@ class Step:
 def tape_after(schedule: Schedule | None, device: Device) -> Tape:
     """Return an empty tape, which expects what followed the `schedule` last time."""
     following, placed = schedule and schedule.followed_by, None if device.spread is None else device.placed
-    return Tape(None, None, placed) if following is None else Tape(following.code, following.lines, placed)
+    tape = Tape(None, None, placed) if following is None else Tape(following.code, following.lines, placed)
+    if schedule and schedule.runs_all:
+        tape.rest = ALL
+    return tape
 
 
 # The stores that end a tape: two that give the device another one, and three that empty the old one. A value may
