@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
 
 from torch_xla.interop import as_jax, to_jax
 
@@ -264,6 +265,48 @@ class Nested(nn.Module):
         position = torch.arange(2, device=pair[0].device) + torch.zeros(2)
         out = self.linear(pair[0]) * scale + pair[1] + position + self.plain
         return Pair(out, {"mode": mode, "reduced": out.sum() if mode == "sum" else out.mean(), "options": options})
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.weight
+        chosen: Tensor = torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y**2, (y,))
+        return chosen
+
+
+class Looping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        start = torch.zeros((), dtype=torch.int64, device=x.device)
+        result: Tensor = while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * x), (start, x))[1]
+        return result
+
+
+def test_branches_and_loops_are_computed_and_jax_differentiates_them() -> None:
+    xs = np.array([[0.5, 0.25], [-0.5, -0.25]], np.float32)
+    ys = xs * np.array([1, 2], np.float32)
+    for module, right in ((Branching(), np.stack([np.sin(ys[0]), ys[1] ** 2])), (Looping(), xs**8)):
+        parameters, function = as_jax(module)
+        for found in (jax.vmap(function, (None, 0))(parameters, xs), [jax.jit(function)(parameters, x) for x in xs]):
+            np.testing.assert_allclose(found, right, rtol=1e-6)
+        with pytest.raises(NotImplementedError, match=r'PyTorch has no gradients of .*derivatives="jax"'):
+            jax.grad(lambda x: function(parameters, x).sum())(xs[0])  # noqa: B023
+
+    branching = Branching()
+    parameters, function = as_jax(branching, derivatives="jax")
+    for x in xs:
+        y = torch.tensor(x) * branching.weight
+        (y.sin() if y.sum() > 0 else y**2).sum().backward()
+        assert branching.weight.grad is not None
+        found = jax.jit(jax.grad(lambda p, x: function(p, x).sum()))(parameters, x)["weight"]
+        np.testing.assert_allclose(found, branching.weight.grad.numpy(), rtol=1e-6)
+        branching.weight.grad = None
+    _, function = as_jax(Looping(), derivatives="jax")
+    _, forward = jax.jvp(lambda x: function({}, x), (xs[0],), (np.ones_like(xs[0]),))
+    np.testing.assert_allclose(forward, 8 * xs[0] ** 7, rtol=1e-6)
 
 
 def test_structures_keyword_arguments_and_writes_to_arguments() -> None:

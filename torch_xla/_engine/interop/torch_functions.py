@@ -87,6 +87,7 @@ class JaxFunction:
         """Return the function with its gradients by the tensors at `needed`."""
         found = self._differentiated.get(needed)
         if found is None:
+            _refuse_branches(self._graph.module)
             found = self._differentiated[needed] = _Differentiated(self._function, self._kinds, needed)
         return found
 
@@ -252,6 +253,22 @@ class _Graph:
         self._missing = [each is None for each in results]
         results = [jnp.asarray(each) for each in results if each is not None]
         return results if is_wide else [_cast(each, _narrowed(each)) for each in results]
+
+
+# Operators with bodies that PyTorch does not differentiate in a graph.
+_BRANCHES = {"cond": "torch.cond", "while_loop": "while_loop"}
+
+
+def _refuse_branches(module: GraphModule) -> None:
+    graphs = [each.graph for each in module.modules() if isinstance(each, GraphModule)]
+    targets = {str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_function"}
+    for name, shown in _BRANCHES.items():
+        if name in targets:
+            raise NotImplementedError(
+                f"PyTorch has no gradients of {shown} for JAX. Have JAX differentiate the module, "
+                f'as_jax(module, derivatives="jax"): it has gradients of torch.cond, and of a while_loop the forward '
+                f"derivatives of jax.jvp."
+            )
 
 
 def _drops_nothing(node: Node) -> bool:
