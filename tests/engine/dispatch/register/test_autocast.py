@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
 
 from torch_xla._engine.compat.names import torch as private
 from torch_xla._engine.dispatch.op_schema import resolve
@@ -119,3 +121,26 @@ def test_they_are_the_lists_of_cuda() -> None:
     assert {name.rstrip("123d").partition(".")[0].rstrip("123d") for name in ours - theirs - {"rms_norm"}} == {
         "conv", "gru", "lstm", "rnn_relu", "rnn_tanh",
     }  # fmt: skip
+
+
+def _flex(q: torch.Tensor) -> torch.Tensor:
+    return flex_attention(q, q.float(), q, score_mod=lambda score, b, h, i, j: score - (i - j).abs())
+
+
+HIGHER_ORDER = {
+    "flex attention": _flex,
+    "condition": lambda q: torch.cond(q.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (q,)),
+    "loop": lambda q: while_loop(lambda i, t: i < 3, lambda i, t: (i + 1, t + 1), (q.new_zeros(()), q))[1],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "openxla"])
+@pytest.mark.parametrize("name", HIGHER_ORDER)
+def test_operators_that_take_functions_do_as_on_the_cpu(name: str, backend: str) -> None:
+    q = torch.linspace(-1, 1, 2 * 2 * 16 * 8).view(2, 2, 16, 8)
+    with torch.autocast("cpu", dtype=BF16):
+        expected = torch.compile(HIGHER_ORDER[name], backend="eager")(q)
+    with torch.autocast("xla"):
+        found = torch.compile(HIGHER_ORDER[name], backend=backend)(q.to("xla"))
+    assert found.dtype is expected.dtype
+    torch.testing.assert_close(found.cpu(), expected, rtol=2e-2, atol=2e-2)

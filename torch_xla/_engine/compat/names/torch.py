@@ -303,6 +303,21 @@ def fills_uninitialized_memory() -> bool:
     return torch._C._get_deterministic_fill_uninitialized_memory()
 
 
+def higher_order_operators_ignore_autocast() -> None:
+    """Let operators that take functions, of now and later, pass through autocast on our device as they do on CUDA's."""
+    key = torch._C.DispatchKey.AutocastPrivateUse1
+    defaults = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    if key not in defaults:
+        defaults.append(key)
+        for op in torch._ops._higher_order_ops.values():
+            op.fallthrough(key)
+
+
+def register_autocast_of_flex_attention(kernel: Callable[..., object]) -> None:
+    """Register the behaviour of `flex_attention` under `torch.autocast("xla")`."""
+    flex_attention.py_impl(torch._C.DispatchKey.AutocastPrivateUse1)(kernel)
+
+
 def without_autocast() -> AbstractContextManager[None]:
     """Return a `with` block in which autocast is passed by."""
     key = torch._C._parse_dispatch_key("AutocastPrivateUse1")

@@ -71,6 +71,8 @@ def register_autocast() -> None:
         for name in names:
             private.register_autocast_kernel(library, name, _kernel(name, policy))
     private.register_autocast_kernel(library, _REFUSED, _refuse)
+    private.higher_order_operators_ignore_autocast()
+    private.register_autocast_of_flex_attention(_flex_attention)
 
 
 def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
@@ -110,13 +112,19 @@ def _kernel(name: str, policy: Callable[[OpOverload, Any, Any], tuple[Any, Any]]
     return kernel
 
 
-def _cast(args: object, kwargs: object, dtype: torch.dtype) -> tuple[object, object]:
+def _flex_attention(query: Tensor, key: Tensor, value: Tensor, *args: object) -> object:
+    with private.without_autocast():
+        cast, _ = _cast((query, key, value), {}, torch.get_autocast_dtype("xla"))
+        return private.flex_attention(*cast, *args)
+
+
+def _cast(args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     def convert(leaf: Any) -> object:
         if _is_eligible(leaf) and leaf.dtype is not dtype:
             return leaf.to(dtype)
         return leaf
 
-    converted: tuple[object, object] = pytree.tree_map(convert, (args, kwargs))
+    converted: tuple[Any, Any] = pytree.tree_map(convert, (args, kwargs))
     return converted
 
 
