@@ -145,6 +145,9 @@ def _tensorflow() -> Any:
             "A SavedModel needs TensorFlow, which is not installed: `pip install tensorflow`. Without it, "
             "torch_xla.stablehlo.save_as_stablehlo() saves the model as StableHLO, which JAX and others read."
         )
+    # LLVM of Triton ends the process where TensorFlow's is loaded already, and `torch.export` loads Triton.
+    if importlib.util.find_spec("triton") is not None:
+        importlib.import_module("triton")
     return importlib.import_module("tensorflow")
 
 

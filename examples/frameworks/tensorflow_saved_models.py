@@ -5,6 +5,7 @@ inverse trigonometric functions and of `topk` are written as composites, which T
 StableHLO alone: the oldest version that holds a program is what is written.
 """
 
+import importlib.util
 import os
 import tempfile
 import warnings
@@ -18,6 +19,9 @@ from torch.nn import functional
 from torch_xla.tf_saved_model_integration import save_torch_module_as_tf_saved_model
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# PyTorch loads Triton where it is installed. TensorFlow must come after it, or their copies of LLVM end the process.
+if importlib.util.find_spec("triton") is not None:
+    import triton  # noqa: F401
 import tensorflow as tf  # noqa: E402
 
 WIDTH, BATCHES = 4, (1, 3)
