@@ -6,7 +6,8 @@ A turn is `--every` training steps of an MLP with AdamW, of which the first save
 every second turn. The cost is the difference of the fastest turns of each kind, as a share of the fastest without; so
 is the part in which the training thread copies the state. The rate of restoring is that of the fastest `restore`,
 compared with the fastest copy of as many bytes in memory. The default folder is in memory: what is saved there is there
-for a process that starts again on this machine, and is lost with the machine.
+for a process that starts again on this machine, and is lost with the machine. The same is measured of states that are
+kept in memory (`memory_every`).
 """
 
 import argparse
@@ -63,7 +64,7 @@ def least_of_restores(manager: CheckpointManager, training: Training, turns: int
     found = []
     for _ in range(turns):
         start = time.perf_counter()
-        manager.restore(manager.all_steps()[-1], training.state())
+        manager.restore_latest(training.state())
         torch_xla.sync(wait=True)
         found.append(time.perf_counter() - start)
     return min(found)
@@ -79,25 +80,34 @@ def least_of_copies(size: int, turns: int) -> float:
     return min(found)
 
 
-def main(every: int, turns: int, width: int, folder: str) -> None:
+def measure(manager: CheckpointManager, training: Training, turns: int, every: int, title: str) -> None:
     """Print the cost of saving and the rate of restoring."""
+    turn(training, manager, 0, 5)
+    without, beside = [], []
+    for number in range(1, turns + 1):
+        manager.join()  # what the last turn saves is counted in it, if its steps end later
+        without.append(turn(training, None, number, every)[0])
+        beside.append(turn(training, manager, number, every))
+    manager.join()
+    least, saved, copied = min(without), min(seconds for seconds, _ in beside), min(each for _, each in beside)
+    print(f"{title}: a step takes {least / every * 1e3:.2f} ms; {turns} turns of {every} steps")
+    print(f"  a save costs {saved / least - 1:.1%} of the steps; {copied / least:.1%} is the copy of the state")
+    size = training.bytes()
+    restored, memory = least_of_restores(manager, training, turns), least_of_copies(size, turns)
+    print(f"  restore: {size / restored / 1e9:.2f} GB/s; {memory / restored:.2f} of the rate of a copy in memory")
+
+
+def main(every: int, turns: int, width: int, folder: str) -> None:
+    """Measure a place that is a folder, and one that is memory."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    training = Training(width)
+    print(f"state: {training.bytes() / 1e6:.0f} MB")
     with tempfile.TemporaryDirectory(dir=folder) as path:
-        training = Training(width)
         manager = CheckpointManager(path, 1, max_to_keep=2, chkpt_on_preemption=False)
-        turn(training, manager, 0, 5)
-        without, beside = [], []
-        for number in range(1, turns + 1):
-            manager.join()  # what the last turn saves is counted in it, if its steps end later
-            without.append(turn(training, None, number, every)[0])
-            beside.append(turn(training, manager, number, every))
-        manager.join()
-        size = training.bytes()
-        least, saved, copied = min(without), min(seconds for seconds, _ in beside), min(each for _, each in beside)
-        print(f"state: {size / 1e6:.0f} MB; a step: {least / every * 1e3:.2f} ms; {turns} turns of {every} steps")
-        print(f"a save costs {saved / least - 1:.1%} of the steps; {copied / least:.1%} is the copy of the state")
-        restored, memory = least_of_restores(manager, training, turns), least_of_copies(size, turns)
-        print(f"restore: {size / restored / 1e9:.2f} GB/s; {memory / restored:.2f} of the rate of a copy in memory")
+        measure(manager, training, turns, every, "in a folder")
+        manager = CheckpointManager(path, 1_000_000, memory_every=1, chkpt_on_preemption=False)
+        manager.save(turns, training.state())
+        measure(manager, training, turns, every, "kept in memory")
 
 
 if __name__ == "__main__":

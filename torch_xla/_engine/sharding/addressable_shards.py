@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .. import dtypes
 from ..dtypes import to_numpy
 from ..ir.tape import Value
 from ..lowering.machinery.jax_sharding import carried, to_jax
@@ -57,6 +58,24 @@ def local_shards(tensor: torch.Tensor, replicas: bool = True) -> list[Shard]:
     ]
 
 
+def local_arrays(tensor: torch.Tensor) -> dict[tuple[int, ...], np.ndarray]:
+    """Return the different shards that this process has, by their offsets. Waits for them.
+
+    An array may be the memory of its device, and cannot be written to.
+    """
+    sharding_annotations.keep_now(tensor)
+    buffer = materialise(snapshot(tensor))
+    if buffer.ndim != tensor.dim() or dtypes.to_torch(buffer.dtype) != tensor.dtype:
+        return {shard.begin: to_numpy(shard.data) for shard in local_shards(tensor)}
+    found = {}
+    for shard in buffer.addressable_shards:
+        within = _within(shard.index, tuple(tensor.shape))
+        begin = tuple(int(each.start) for each in within)
+        if begin not in found:
+            found[begin] = np.asarray(shard.data)[tuple(slice(each.stop - each.start) for each in within)]
+    return found
+
+
 def _values_of_devices(tensor: torch.Tensor, buffer: Any) -> list[Shard]:
     """Return the values of a tensor in a manual region, where each device has its own value."""
     everything = tuple(slice(0, length, 1) for length in tensor.shape)
@@ -84,11 +103,12 @@ def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int,
     return [(tuple(each.start for each in place), tuple(each.stop - each.start for each in place)) for place in places]
 
 
-def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor], shares: bool = False) -> None:
     """Write to `tensor` the shard of each device of this process, in the order of `local_places`.
 
     Every process of the program brings its own. Where the devices do not divide the whole evenly, parts may have the
-    padding of `Shard.padded`. Raises `RuntimeError` for parts of another number or size.
+    padding of `Shard.padded`. With `shares` the devices may go on to use the memory of the parts. Raises `RuntimeError`
+    for parts of another number or size.
     """
     value = value_of(tensor)
     target = value.device.target
@@ -107,7 +127,8 @@ def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
                 f"{list(part.shape)}; expected {tensor.dtype} of {list(size)}"
             )
     made = Value(snapshot(tensor).spec, value.device, None, -1)
-    hosts = [_padded(to_numpy(part.cpu()), length) for part in parts]
+    hosts = [to_numpy(part.cpu()) for part in parts]
+    hosts = [host if shares and host.shape == length else _padded(host, length) for host in hosts]
     made.buffer = buffers.of_parts(whole, sharding, dict(zip(local, hosts, strict=True)))
     hold(tensor, made)
     mark = sharding_annotations.mark_of(tensor)

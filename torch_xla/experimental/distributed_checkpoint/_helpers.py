@@ -122,4 +122,4 @@ def _load(tensor: torch.Tensor, parts: _CpuShards) -> None:
     places = sharding.local_places(tensor)
     nothing = torch.empty(0, dtype=tensor.dtype)
     own = [parts.shards[begin] if begin in parts.shards else nothing.view(size) for begin, size in places]
-    sharding.load_local_shards(tensor, own)
+    sharding.load_local_shards(tensor, own, shares=True)

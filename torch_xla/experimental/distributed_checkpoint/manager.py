@@ -13,6 +13,7 @@ from ..._engine import metrics, processes
 from ..._engine.processes import process_count, process_index
 from ..._engine.quiet_calls import quiet
 from ._helpers import _frozen_state_dict, _sharded_cpu_state_dict
+from ._memory import Memory
 from ._places import place_at
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
 
@@ -30,6 +31,11 @@ class CheckpointManager:
     A checkpoint is written to a temporary folder, which is renamed when it is complete. A process that is killed while
     writing leaves the other checkpoints intact. `path` may be an address such as "s3://bucket/run": fsspec writes
     there, with the library for it (s3fs), and a last file says that a checkpoint is complete.
+
+    With `memory_every`, each process also keeps its state of each such step in the memory of its host, and a process on
+    another host has a copy. It is there for processes that `torchrun` starts again, and is given back when the job
+    ends. `restore_latest` loads it if it is newer than what `path` has, and as many processes hold their tensors in the
+    same way; it warns otherwise. A host needs memory for two states of each of its processes, and two copies.
 
     >>> import tempfile, torch
     >>> from torch_xla.experimental.distributed_checkpoint import CheckpointManager
@@ -49,7 +55,10 @@ class CheckpointManager:
         num_of_threads: int | None = 1,
         process_group: dist.ProcessGroup | None = None,
         chkpt_on_preemption: bool = True,
+        memory_every: int | None = None,
     ) -> None:
+        if memory_every is not None and memory_every < 1:
+            raise ValueError(f"CheckpointManager(): memory_every must be at least 1; got {memory_every}")
         if save_interval < 1:
             raise ValueError(f"CheckpointManager(): save_interval must be at least 1; got {save_interval}")
         if (max_to_keep or 0) < 0 or (max_pending_async or 0) < 0:
@@ -69,19 +78,49 @@ class CheckpointManager:
         self._group = None if _is_alone() else _own_group(process_group)
         self._pending: deque[Future[None]] = deque()
         self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
+        self._memory: Memory | None = None
+        self._keeping: Future[None] | None = None
+        self._memory_worker: ThreadPoolExecutor | None = None
+        # What the last state was restored from: "memory" of this host, a "peer", "path", or "" before.
+        self.restored_from = ""
+        if memory_every is not None:
+            self._memory = Memory(str(path), memory_every, None if _is_alone() else _own_group(process_group))
         if chkpt_on_preemption:
             processes.activate_preemption()
 
     def should_save(self, step: int) -> bool:
-        """Return whether `save` would save this step."""
+        """Return whether `save` would save this step, or keep it in memory."""
+        return self._is_for_path(step) or (self._memory is not None and self._memory.is_due(step))
+
+    def _is_for_path(self, step: int) -> bool:
         if step < 0:
             raise ValueError(f"CheckpointManager: steps count from 0; got {step}")
         return step % self.save_interval == 0 or (self.chkpt_on_preemption and self.reached_preemption(step))
 
+    def _keep(self, step: int, state_dict: dict[str, object]) -> bool:
+        """Copy a state to the memory of this host if its step is due; a thread sends it to another host."""
+        if self._memory is None or not self._memory.is_due(step):
+            return False
+        with metrics.SecondsSpent(metrics.CHECKPOINT):
+            self._finish_keeping()
+            copied = self._memory.copy(step, state_dict)
+        if self._memory_worker is None:
+            self._memory_worker = ThreadPoolExecutor(1, "memory")
+        self._keeping = self._memory_worker.submit(self._memory.finish, copied)
+        return True
+
+    def _finish_keeping(self) -> None:
+        if self._keeping is not None:
+            keeping, self._keeping = self._keeping, None
+            keeping.result()
+
     def save(self, step: int, state_dict: dict[str, object], force: bool | None = False) -> bool:
         """Save a state dict if `should_save(step)` or `force`, and return whether it was saved, when it is complete."""
-        if not (force or self.should_save(step)):
-            return False
+        is_for_path = force or self._is_for_path(step)
+        kept = self._keep(step, state_dict)
+        if not is_for_path:
+            self._finish_keeping()
+            return kept
         with metrics.SecondsSpent(metrics.CHECKPOINT):
             self.join()
             self._save(step, _sharded_cpu_state_dict(state_dict))
@@ -92,8 +131,10 @@ class CheckpointManager:
 
         Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint.
         """
-        if not (force or self.should_save(step)):
-            return False
+        is_for_path = force or self._is_for_path(step)
+        kept = self._keep(step, state_dict)
+        if not is_for_path:
+            return kept
         with metrics.SecondsSpent(metrics.CHECKPOINT):
             self._finish(self._most_pending - 1)
             copied = _frozen_state_dict(state_dict)
@@ -109,6 +150,8 @@ class CheckpointManager:
         `ValueError` for a step that was not saved.
         """
         self.join()
+        if self._restore_memory(state_dict, step) is not None:
+            return
         if step not in self.all_steps():
             raise ValueError(
                 f"CheckpointManager: there is no complete checkpoint of step {step}; there are {self.all_steps()}"
@@ -116,11 +159,15 @@ class CheckpointManager:
         self._load(step, state_dict)
 
     def restore_latest(self, state_dict: Mapping[str, object]) -> int | None:
-        """Load the latest checkpoint whose files have their checksums, and return its step; None if there is none.
+        """Load the latest state with the right checksums, and return its step; None if there is none.
 
-        Warns of each damaged checkpoint, which it leaves in its place.
+        It may be in memory (`memory_every`), or a checkpoint of `path`. Warns of each damaged checkpoint, which it
+        leaves in its place.
         """
         self.join()
+        kept = self._restore_memory(state_dict)
+        if kept is not None:
+            return kept
         found: list[int | None] = [None]
         if process_index() == 0:
             for step in reversed(self.all_steps()):
@@ -138,10 +185,25 @@ class CheckpointManager:
             self._load(found[0], state_dict)
         return found[0]
 
+    def _restore_memory(self, state_dict: Mapping[str, object], step: int | None = None) -> int | None:
+        """Load a step from memory, or the newest unless `path` has a newer one; return it, or None."""
+        if self._memory is None:
+            return None
+        with metrics.SecondsSpent(metrics.RECOVERY):
+            latest = [max(self.all_steps(), default=-1)]
+            if not _is_alone():
+                dist.broadcast_object_list(latest, dist.get_process_group_ranks(self._group)[0], self._group)
+            found = self._memory.restore(state_dict, step, latest[0] if step is None else step)
+        self.restored_from = "" if found is None else self._memory.source
+        return found
+
     def _load(self, step: int, state_dict: Mapping[str, object]) -> None:
         options = {"process_group": self._group, "no_dist": _is_alone()}
         with metrics.SecondsSpent(metrics.RECOVERY):
             _quiet(dcp.load)(state_dict, storage_reader=self._place.reader(step), planner=SPMDLoadPlanner(), **options)
+        if self._memory is not None:
+            self._memory.forget()
+        self.restored_from = "path"
 
     def all_steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in order."""
@@ -151,6 +213,7 @@ class CheckpointManager:
         """Wait until every checkpoint of `save_async` is complete, and raise the error of a failed one."""
         with metrics.SecondsSpent(metrics.CHECKPOINT):
             self._finish(0)
+            self._finish_keeping()
 
     def _finish(self, left: int) -> None:
         """Wait until no more than `left` checkpoints are being written."""

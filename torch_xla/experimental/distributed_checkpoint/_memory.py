@@ -1,0 +1,426 @@
+"""Checkpoints in the memory of hosts: each process keeps the state that it has, and another host has a copy of it.
+
+The files lie in shared memory, which outlives the processes that `torchrun` starts again. Of each process there are two
+slots: the last whole state, and the one that is being written. A slot is valid when its head is there, which is written
+last and has the checksum of the data. Hosts exchange copies through the process group of the manager.
+"""
+
+import hashlib
+import mmap
+import os
+import pickle
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from ..._engine import sharding
+from ..._engine.dtypes import to_numpy
+from ...distributed import spmd as xs
+from ._helpers import _CpuShards, _is_on_xla, _load, flatten_state_dict, set_element
+from ._keeper import folder_of_job
+
+_ALIGNED = 64
+_WORDS = 1 << 17  # of 64 bits, in a block of the checksum
+_SENT = 1 << 28  # bytes of a message
+
+
+class _Kept(NamedTuple):
+    """What is kept of a tensor: its whole shape, and offset and shape of each part that the process has."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    mesh: str  # of a `DTensor`: how its processes divide it
+    parts: dict[tuple[int, ...], tuple[int, ...]]
+
+
+class _Head(NamedTuple):
+    """A valid slot: whose state of which step it is, and where its parts are in the data."""
+
+    step: int
+    rank: int
+    world: int
+    size: int
+    sum: int
+    tensors: dict[str, _Kept]
+    at: dict[tuple[str, tuple[int, ...]], int]
+    others: bytes
+
+
+class _Slot:
+    """A file of data in shared memory, and its head."""
+
+    def __init__(self, folder: Path, rank: int, number: int) -> None:
+        self.data, self.head = folder / f"{rank}-{number}.data", folder / f"{rank}-{number}.head"
+        self._bytes: torch.Tensor | None = None  # kept: a new mapping would fault page by page
+        self._file = 0  # another process may have removed the file
+
+    def read_head(self) -> _Head | None:
+        """Return the head, or `None` if the slot is not valid."""
+        try:
+            written = self.head.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(written) < 4 or zlib.crc32(written[4:]).to_bytes(4, "little") != written[:4]:
+            return None
+        return _Head(*pickle.loads(written[4:]))
+
+    def begin(self, size: int) -> torch.Tensor:
+        """Make the slot invalid, and return its memory. Raises `OSError` if the host has not as much."""
+        self.head.unlink(missing_ok=True)
+        if self.data.exists() and not self.data.stat().st_mode & 0o200:  # `read` has lent it
+            self.data.unlink()
+        with self.data.open("a+b") as file:
+            found = os.fstat(file.fileno())
+            if self._bytes is None or (found.st_ino, found.st_size) != (self._file, size):
+                self._bytes = None
+                os.ftruncate(file.fileno(), size)
+                if size:
+                    os.posix_fallocate(file.fileno(), 0, size)  # else the first write to a page that lacks kills
+                self._bytes, self._file = self._mapped(mmap.ACCESS_WRITE), found.st_ino
+        return self._bytes
+
+    def memory(self) -> torch.Tensor:
+        """Return the memory that `begin` returned."""
+        assert self._bytes is not None
+        return self._bytes
+
+    def commit(self, head: bytes) -> None:
+        """Make the slot valid."""
+        aside = self.head.with_suffix(".new")
+        aside.write_bytes(zlib.crc32(head).to_bytes(4, "little") + head)
+        aside.rename(self.head)
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        self.head.unlink(missing_ok=True)
+        self.data.unlink(missing_ok=True)
+        self._bytes = None
+
+    def read(self) -> torch.Tensor:
+        """Return the data. Tensors may go on to use this memory: no later state is written to it."""
+        self.data.chmod(0o400)
+        return self._mapped(mmap.ACCESS_COPY)
+
+    def _mapped(self, access: int) -> torch.Tensor:
+        with self.data.open("rb" if access == mmap.ACCESS_COPY else "r+b") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return torch.empty(0, dtype=torch.uint8)
+            return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=access), dtype=torch.uint8)
+
+
+class Memory:
+    """The states in the memory of the hosts of a job."""
+
+    def __init__(self, path: str, every: int, group: dist.ProcessGroup | None) -> None:
+        self._every, self._group = every, group
+        self.rank, self.world = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self.folder = folder_of_job() / hashlib.sha256(path.encode()).hexdigest()[:16]
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        hosts = self._gather((Path("/proc/sys/kernel/random/boot_id").read_text(), str(self.folder)))
+        self._holders = holders_of(hosts)
+        self._written = [each for each in range(self.world) if each == self.rank or self._holders[each] == self.rank]
+        self._slots = {rank: [_Slot(self.folder, rank, number) for number in range(2)] for rank in self._written}
+        self._is_fresh = True  # what is there is of the processes before
+        self.source = ""
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a step is kept."""
+        return step % self._every == 0
+
+    def copy(self, step: int, state_dict: dict[str, Any]) -> tuple[_Slot, _Head] | None:
+        """Copy a state to a slot, and return the slot with its head, which has no checksum yet.
+
+        Returns `None` with a warning if the host has no memory for it.
+        """
+        if self._is_fresh:  # a state of a later step is one that this run has not come to
+            self._forget(step - 1, self._written)
+            self._is_fresh = False
+        flat, _ = flatten_state_dict(state_dict)
+        shards = {name: _parts_of(each) for name, each in flat.items() if isinstance(each, torch.Tensor)}
+        tensors = {name: _described(flat[name], _sizes(parts)) for name, parts in shards.items()}
+        others = pickle.dumps({name: each for name, each in flat.items() if name not in shards})
+        at, size = {}, 0
+        for name, parts in shards.items():
+            for begin, part in parts.items():
+                at[name, begin] = size
+                size += -(-part.nbytes // _ALIGNED) * _ALIGNED
+        slot = self._oldest(self.rank)
+        try:
+            memory = slot.begin(size)
+        except OSError as error:
+            slot.drop()
+            warnings.warn(
+                f"CheckpointManager: step {step} is not kept in memory: {size / 1e9:.3g} GB in {self.folder} failed: "
+                f"{error}. A container's shared memory may be small; give it more (docker run --shm-size).",
+                stacklevel=4,
+            )
+            return None
+        for name, parts in shards.items():
+            for begin, part in parts.items():
+                there = memory.numpy()[at[name, begin] : at[name, begin] + part.nbytes]
+                there[:] = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        return slot, _Head(step, self.rank, self.world, size, 0, tensors, at, others)
+
+    def finish(self, copied: tuple[_Slot, _Head] | None) -> None:
+        """Make a copy valid, and exchange it with other hosts. Returns when all processes have done so."""
+        head, data = b"", torch.empty(0, dtype=torch.uint8)
+        if copied is not None:
+            slot, found = copied
+            data = slot.memory()
+            head = pickle.dumps(tuple(found._replace(sum=_sum(data))))
+            slot.commit(head)
+        self._exchange(head, data)
+        if self._group is not None:
+            dist.barrier(self._group)  # nobody writes over a state before all have the next
+
+    def _exchange(self, head: bytes, data: torch.Tensor) -> None:
+        """Send a state to the process that holds its copy, and write those that come."""
+        to, sources = self._holders[self.rank], [each for each in self._written if each != self.rank]
+        sizes = {each: torch.zeros(2, dtype=torch.int64) for each in sources}
+        ours = torch.tensor([len(head), len(data)])
+        self._swap([] if to is None else [(to, ours)], list(sizes.items()))
+        heads = {each: torch.empty(int(size[0]), dtype=torch.uint8) for each, size in sizes.items()}
+        slots = {each: self._oldest(each) for each in sources}
+        bodies = {each: _room(slots[each], int(size[1])) for each, size in sizes.items()}
+        sent = torch.frombuffer(bytearray(head or b"?"), dtype=torch.uint8)[: len(head)]
+        self._swap(
+            [] if to is None else [(to, sent), (to, data)],
+            [(each, part) for each in sources for part in (heads[each], bodies[each][0])],
+        )
+        for each in sources:
+            if len(heads[each]) and bodies[each][1]:
+                slots[each].commit(heads[each].numpy().tobytes())
+
+    def restore(self, state_dict: Mapping[str, Any], step: int | None, other: int) -> int | None:
+        """Load the newest state that is there of all processes, and return its step.
+
+        Returns `None` if there is none of `step`, or none as new as `other`. Warns of each that cannot be loaded.
+        """
+        while True:
+            held = self._gather(self._held())
+            steps = [{each for _, has in held for each in has.get(rank, ())} for rank in range(self.world)]
+            common = {each for each in set.intersection(*steps) if each >= other and step in (None, each)}
+            if not common:
+                self._tell_what_lacks(held, steps, other if step is None else step)
+                return None
+            newest = max(common)
+            sources = [self._source(rank, newest, held) for rank in range(self.world)]
+            head, data = self._fetch(newest, sources)
+            problem = "damaged" if head is None or _sum(data) != head.sum else _misfit(head.tensors, state_dict)
+            problems = self._gather(problem)
+            if not any(problems):
+                assert head is not None
+                self._put(head, data, state_dict)
+                self.source = "memory" if sources[self.rank] == self.rank else "peer"
+                self.forget(newest)
+                return newest
+            self._tell_and_drop(newest, problems, sources)
+            if any(each not in ("", "damaged") for each in problems):
+                return None
+
+    def forget(self, after: int = -1) -> None:
+        """Drop what is later than a step, in all processes: the run goes on from there."""
+        self._forget(after, range(self.world))
+        self._is_fresh = False
+        if self._group is not None:
+            dist.barrier(self._group)
+
+    def _forget(self, after: int, ranks: Sequence[int]) -> None:
+        for slot in (slot for rank in ranks for slot in self._slots_of(rank)):
+            head = slot.read_head()
+            if head is None or head.step > after:
+                slot.drop()
+
+    def _slots_of(self, rank: int) -> list[_Slot]:
+        return self._slots.get(rank) or [_Slot(self.folder, rank, number) for number in range(2)]
+
+    def _oldest(self, rank: int) -> _Slot:
+        heads = [(head.step if (head := slot.read_head()) else -1) for slot in self._slots[rank]]
+        return self._slots[rank][heads.index(min(heads))]
+
+    def _held(self) -> tuple[set[int], dict[int, list[int]]]:
+        """Return the numbers of processes of what this host has, and the steps for each process of this program."""
+        heads = [_Slot(self.folder, *map(int, each.stem.split("-"))).read_head() for each in self.folder.glob("*.head")]
+        found: dict[int, list[int]] = {}
+        for head in heads:
+            if head is not None and head.world == self.world:
+                found.setdefault(head.rank, []).append(head.step)
+        return {head.world for head in heads if head is not None}, found
+
+    def _source(self, rank: int, step: int, held: Sequence[tuple[set[int], dict[int, list[int]]]]) -> int:
+        having = [each for each, (_, has) in enumerate(held) if step in has.get(rank, ())]
+        return rank if rank in having else having[0]
+
+    def _fetch(self, step: int, sources: list[int]) -> tuple[_Head | None, torch.Tensor]:
+        """Return head and data of this process's state, from this host's memory or from the process that has it."""
+        asked = [each for each, source in enumerate(sources) if source == self.rank and each != self.rank]
+        found = {each: self._slot_at(each, step) for each in asked}
+        heads = {each: pickle.dumps(tuple(head)) for each, (_, head) in found.items()}
+        sizes = {each: torch.tensor([len(heads[each]), found[each][1].size]) for each in asked}
+        source, size = sources[self.rank], torch.zeros(2, dtype=torch.int64)
+        comes = source != self.rank
+        self._swap(list(sizes.items()), [(source, size)] if comes else [])
+        head, data = torch.empty(int(size[0]), dtype=torch.uint8), torch.empty(int(size[1]), dtype=torch.uint8)
+        sent = {each: torch.frombuffer(bytearray(heads[each]), dtype=torch.uint8) for each in asked}
+        self._swap(
+            [(each, part) for each in asked for part in (sent[each], found[each][0].read())],
+            [(source, head), (source, data)] if comes else [],
+        )
+        if comes:
+            return _Head(*pickle.loads(head.numpy().tobytes())), data
+        slot, own = self._slot_at(self.rank, step)
+        return (own, slot.read()) if slot.data.exists() else (None, data)
+
+    def _slot_at(self, rank: int, step: int) -> tuple[_Slot, _Head]:
+        for slot in self._slots_of(rank):
+            head = slot.read_head()
+            if head is not None and head.step == step:
+                return slot, head
+        raise RuntimeError(f"CheckpointManager: the state of process {rank} of step {step} is gone from {self.folder}")
+
+    def _put(self, head: _Head, data: torch.Tensor, state_dict: Mapping[str, Any]) -> None:
+        flat, paths = flatten_state_dict(dict(state_dict))
+        for name, value in flat.items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            kept, tensor = head.tensors[name], _own(value)
+            parts = {begin: _piece(data, head.at[name, begin], size, kept.dtype) for begin, size in kept.parts.items()}
+            if _is_on_xla(tensor):
+                _load(tensor, _CpuShards(parts, tensor.shape, kept.dtype))
+            else:
+                tensor.copy_(next(iter(parts.values())))
+        others = pickle.loads(head.others)
+        for name, path in paths.items():
+            if name in others:
+                set_element(cast(dict[str, Any], state_dict), path, others[name])
+
+    def _tell_and_drop(self, step: int, problems: Sequence[str], sources: Sequence[int]) -> None:
+        for rank, problem in enumerate(problems):
+            if problem and self.rank == 0:
+                warnings.warn(
+                    f"CheckpointManager: step {step} in the memory of process {sources[rank]}'s host cannot be loaded "
+                    f"in process {rank}: {problem}",
+                    stacklevel=5,
+                )
+            if problem == "damaged" and sources[rank] == self.rank:
+                self._slot_at(rank, step)[0].drop()
+
+    def _tell_what_lacks(self, held: Sequence[Any], steps: Sequence[set[int]], other: int) -> None:
+        """Warn of what is in memory and is of no use. Older than what is elsewhere is no reason."""
+        worlds = set().union(*(each for each, _ in held)) - {self.world}
+        lacking = [rank for rank, has in enumerate(steps) if not any(each >= other for each in has)]
+        reason = ""
+        if worlds:
+            reason = f"it was kept by {sorted(worlds)[0]} processes, and there are {self.world}"
+        elif lacking and len(lacking) < self.world:
+            reason = f"that of process {lacking[0]} is in no host's memory"
+        if reason and self.rank == 0:
+            warnings.warn(f"CheckpointManager: the state in memory cannot be loaded: {reason}", stacklevel=5)
+
+    def _gather(self, mine: Any) -> list[Any]:
+        if self._group is None:
+            return [mine]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, mine, self._group)
+        return found
+
+    def _swap(self, sends: list[tuple[int, torch.Tensor]], receives: list[tuple[int, torch.Tensor]]) -> None:
+        """Send and receive at the same time, in messages of a limited size."""
+        if self._group is None:
+            return
+        works = []
+        for call, each in ((dist.isend, sends), (dist.irecv, receives)):
+            for rank, tensor in each:
+                at = dist.get_global_rank(self._group, rank)
+                works += [call(piece, at, self._group) for piece in tensor.split(_SENT) if piece.numel()]
+        for work in works:
+            if work is not None:  # of a process outside of the group
+                work.wait()
+
+
+def holders_of(hosts: Sequence[object]) -> list[int | None]:
+    """Return for each process the one on the next host that holds a copy of its state; `None` if there is one host.
+
+    >>> from torch_xla.experimental.distributed_checkpoint._memory import holders_of
+    >>> holders_of(["a", "a", "b", "b"]), holders_of(["a", "a"])
+    ([2, 3, 0, 1], [None, None])
+    """
+    places: dict[object, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        places.setdefault(host, []).append(rank)
+    order = list(places)
+    found: list[int | None] = [None] * len(hosts)
+    for number, host in enumerate(order) if len(order) > 1 else ():
+        there = places[order[(number + 1) % len(order)]]
+        for index, rank in enumerate(places[host]):
+            found[rank] = there[index % len(there)]
+    return found
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this process has of a tensor, without its gradient."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return xs.unwrap_sharded_tensor(local).detach()
+
+
+def _parts_of(tensor: torch.Tensor) -> dict[tuple[int, ...], np.ndarray]:
+    """Return the parts that this process has, by their offsets: memory of the device, if that is the host's."""
+    own = _own(tensor)
+    if not _is_on_xla(own):
+        return {(0,) * own.dim(): to_numpy(own)}
+    return {begin: part for begin, part in sharding.local_arrays(own).items() if part.size or not own.numel()}
+
+
+def _sizes(parts: Mapping[tuple[int, ...], np.ndarray]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    return {begin: part.shape for begin, part in parts.items()}
+
+
+def _described(tensor: torch.Tensor, parts: dict[tuple[int, ...], tuple[int, ...]]) -> _Kept:
+    mesh = f"{tensor.placements} {tensor.device_mesh}" if isinstance(tensor, DTensor) else ""
+    return _Kept(tuple(tensor.shape), tensor.dtype, mesh, parts)
+
+
+def _misfit(kept: Mapping[str, _Kept], state_dict: Mapping[str, Any]) -> str:
+    """Return why what is kept does not fit the tensors of a state dict; an empty text if it does."""
+    flat, _ = flatten_state_dict(dict(state_dict))
+    for name, tensor in flat.items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        own = _own(tensor)
+        places = dict(sharding.local_places(own)) if _is_on_xla(own) else {(0,) * own.dim(): tuple(own.shape)}
+        wanted = {begin: size for begin, size in places.items() if 0 not in size or not own.numel()}
+        if name not in kept:
+            return f"it has no {name!r}"
+        if kept[name] != _described(tensor, wanted):
+            return f"{name!r} has another shape, dtype or sharding now"
+    return ""
+
+
+def _room(slot: _Slot, size: int) -> tuple[torch.Tensor, bool]:
+    """Return memory for a copy that comes, and whether it is that of a slot: the sender sends it in any case."""
+    try:
+        return slot.begin(size), True
+    except OSError as error:
+        slot.drop()
+        warnings.warn(f"CheckpointManager: no memory for {size / 1e9:.3g} GB of another host: {error}", stacklevel=2)
+        return torch.empty(size, dtype=torch.uint8), False
+
+
+def _piece(memory: torch.Tensor, at: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return memory[at : at + count].view(dtype).view(tuple(shape))
+
+
+def _sum(data: torch.Tensor) -> int:
+    """Return a checksum that is read at the rate of memory: of the sums of the words of each block."""
+    words = data[: data.numel() // 8 * 8].numpy().view(np.uint64)
+    whole = words[: len(words) // _WORDS * _WORDS].reshape(-1, _WORDS).sum(axis=1)
+    last = words[len(whole) * _WORDS :].sum(keepdims=True)
+    return zlib.crc32(np.concatenate([whole, last]).tobytes(), data.numel() & 0xFFFFFFFF)
