@@ -305,7 +305,7 @@ def fills_uninitialized_memory() -> bool:
 
 def higher_order_operators_ignore_autocast() -> None:
     """Let operators that take functions, of now and later, pass through autocast on our device as they do on CUDA's."""
-    key = torch._C.DispatchKey.AutocastPrivateUse1
+    key = _autocast_key()
     defaults = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     if key not in defaults:
         defaults.append(key)
@@ -315,14 +315,18 @@ def higher_order_operators_ignore_autocast() -> None:
 
 def register_autocast_of_flex_attention(kernel: Callable[..., object]) -> None:
     """Register the behaviour of `flex_attention` under `torch.autocast("xla")`."""
-    flex_attention.py_impl(torch._C.DispatchKey.AutocastPrivateUse1)(kernel)
+    flex_attention.py_impl(_autocast_key())(kernel)
 
 
 def without_autocast() -> AbstractContextManager[None]:
     """Return a `with` block in which autocast is passed by."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_autocast_key()))
+
+
+def _autocast_key() -> torch._C.DispatchKey:
     key = torch._C._parse_dispatch_key("AutocastPrivateUse1")
     assert key is not None
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+    return key
 
 
 def below_autograd() -> AbstractContextManager[None]:
