@@ -15,14 +15,14 @@ from pathlib import Path
 
 ROOT = Path("/dev/shm")
 _LOCK = ".keeper"
-_MARK = b"TORCHELASTIC_RUN_ID="  # in the environment of what an agent starts, and not in its own
+_MARK = b"TORCHELASTIC_RUN_ID="  # in the environment of an agent's processes, and not in the agent's
 
 _NOTHING = subprocess.DEVNULL
 _keepers: "dict[Path, subprocess.Popen[bytes]]" = {}
 
 
 def folder_of_job() -> Path:
-    """Make the folder of this job on this host, which only this user can read, and see that somebody removes it."""
+    """Make the folder of this job on this host, which only this user can read, and start its keeper."""
     if not ROOT.is_dir():
         raise RuntimeError(f"CheckpointManager(): memory_every= needs shared memory in {ROOT}, as Linux has it")
     owner = _owner()

@@ -1,6 +1,6 @@
 """Checkpoints in the memory of hosts: each process keeps the state that it has, and another host has a copy of it.
 
-The files lie in shared memory, which outlives the processes that `torchrun` starts again. Of each process there are two
+The files are in shared memory, which outlives the processes that `torchrun` starts again. Of each process there are two
 slots: the last whole state, and the one that is being written. A slot is valid when its head is there, which is written
 last and has the checksum of the data. Hosts exchange copies through the process group of the manager.
 """
@@ -32,7 +32,7 @@ _SENT = 1 << 28  # bytes of a message
 
 
 class _Kept(NamedTuple):
-    """What is kept of a tensor: its whole shape, and offset and shape of each part that the process has."""
+    """The description of a kept tensor: its whole shape, and offset and shape of each part that the process has."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class _Kept(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """A valid slot: whose state of which step it is, and where its parts are in the data."""
+    """The description of a valid slot: process, step, and the offsets of the parts in the data."""
 
     step: int
     rank: int
@@ -178,10 +178,10 @@ class Memory:
             slot.commit(head)
         self._exchange(head, data)
         if self._group is not None:
-            dist.barrier(self._group)  # nobody writes over a state before all have the next
+            dist.barrier(self._group)  # a process writes over a state when all have the next
 
     def _exchange(self, head: bytes, data: torch.Tensor) -> None:
-        """Send a state to the process that holds its copy, and write those that come."""
+        """Send a state to the process that holds its copy, and write the copies of other processes."""
         to, sources = self._holders[self.rank], [each for each in self._written if each != self.rank]
         sizes = {each: torch.zeros(2, dtype=torch.int64) for each in sources}
         ours = torch.tensor([len(head), len(data)])
@@ -246,7 +246,7 @@ class Memory:
         return self._slots[rank][heads.index(min(heads))]
 
     def _held(self) -> tuple[set[int], dict[int, list[int]]]:
-        """Return the numbers of processes of what this host has, and the steps for each process of this program."""
+        """Return the numbers of processes in the heads on this host, and the steps of each process of this program."""
         heads = [_Slot(self.folder, *map(int, each.stem.split("-"))).read_head() for each in self.folder.glob("*.head")]
         found: dict[int, list[int]] = {}
         for head in heads:
@@ -313,7 +313,7 @@ class Memory:
                 self._slot_at(rank, step)[0].drop()
 
     def _tell_what_lacks(self, held: Sequence[Any], steps: Sequence[set[int]], other: int) -> None:
-        """Warn of what is in memory and is of no use. Older than what is elsewhere is no reason."""
+        """Warn of states in memory that cannot be used, unless the path has a newer checkpoint."""
         worlds = set().union(*(each for each, _ in held)) - {self.world}
         lacking = [rank for rank, has in enumerate(steps) if not any(each >= other for each in has)]
         reason = ""

@@ -81,7 +81,7 @@ class CheckpointManager:
         self._memory: Memory | None = None
         self._keeping: Future[None] | None = None
         self._memory_worker: ThreadPoolExecutor | None = None
-        # What the last state was restored from: "memory" of this host, a "peer", "path", or "" before.
+        # The source of the last restored state: "memory" of this host, a "peer", "path", or "" before.
         self.restored_from = ""
         if memory_every is not None:
             self._memory = Memory(str(path), memory_every, None if _is_alone() else _own_group(process_group))
