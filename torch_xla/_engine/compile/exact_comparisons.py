@@ -23,7 +23,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from .rewrite_barriers import EditedModule, filled
+from .edited_module import EditedModule, filled
 from .subnormal_flow import FLOATS, Float, SubnormalFlow, float_of, with_element
 
 # Devices exchange values in operations that know only plain reductions.

@@ -10,16 +10,14 @@ fewer of the rewrites. There a choice by the elements of the dividend hides that
 GPUs and TPUs keep XLA's rewrites: what barriers cost there has not been measured.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..compat.names import jax as private
+from .edited_module import FLOAT_TYPES, MOVES, EditedModule, filled, is_float, is_inexact
 
 # Releases whose simplifier cancels exponentials and squares.
 _CANCELS = jax.__version_info__ < (0, 11)
@@ -28,119 +26,8 @@ _REASSOCIATES = jax.__version_info__ < (0, 12)
 # Releases whose barriers cost nothing.
 _IS_FREE = jax.__version_info__ < (0, 11)
 
-# Operations that move values and do not change them.
-MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice"))
 # Operations whose results XLA assumes to be 0 or greater, though they may be NaN.
 _NOT_NEGATIVE = ("abs", "exponential", "sqrt", "power", "maximum", "multiply", "select")
-
-
-_Found = TypeVar("_Found")
-
-
-@dataclass(frozen=True, slots=True)
-class _Unknown:
-    name: str = ""
-    operands: tuple[ir.Value, ...] = ()
-
-
-UNKNOWN = _Unknown()
-
-
-@dataclass(slots=True)
-class EditedModule:
-    """A module that is being changed: its functions by name, the calls of each, and how many barriers went in."""
-
-    functions: dict[str, ir.Operation]
-    calls: dict[str, list[ir.Operation]]
-    barriers: int = 0
-
-    @classmethod
-    def reading(
-        cls, module: ir.Module, rules: Mapping[str, _Found]
-    ) -> tuple["EditedModule", list[tuple[_Found, ir.Operation]]]:
-        """Return a module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
-        functions: dict[str, ir.Operation] = {}
-        calls: dict[str, list[ir.Operation]] = {}
-        found: list[tuple[_Found, ir.Operation]] = []
-
-        def look(operation: ir.Operation) -> ir.WalkResult:
-            name = operation.name
-            rule = rules.get(name)
-            if rule is not None:
-                found.append((rule, operation))
-            elif name == "func.func":
-                functions[text(operation.attributes["sym_name"])] = operation
-            elif name == "func.call":
-                calls.setdefault(text(operation.attributes["callee"]), []).append(operation)
-            return ir.WalkResult.ADVANCE
-
-        private.walk(module, look)
-        return cls(functions, calls), found
-
-    def sources(self, value: ir.Value, depth: int = 0) -> Iterator[Any]:
-        """Yield the operations that compute `value`, seen through moves and through calls of functions.
-
-        A function may be called several times, and each call gives its own. Where nothing is known, as of an argument
-        of the program, `UNKNOWN` comes.
-        """
-        owner = value.owner
-        if isinstance(owner, ir.Block):
-            function = owner.owner
-            is_function = function.operation.name == "func.func"
-            calls = self.calls.get(text(function.attributes["sym_name"]), ()) if is_function else ()
-            if depth >= 4 or not calls:
-                yield UNKNOWN
-                return
-            place = ir.BlockArgument(value).arg_number
-            for call in calls:
-                yield from self.sources(call.operands[place], depth + 1)
-        elif owner.name in MOVES:
-            yield from self.sources(owner.operands[0], depth)
-        elif owner.name == "func.call":
-            body = self.functions[text(owner.attributes["callee"])].regions[0].blocks[0]
-            last = [*body.operations][-1].operation
-            if depth < 4:
-                yield from self.sources(last.operands[ir.OpResult(value).result_number], depth + 1)
-            else:
-                yield UNKNOWN
-        else:
-            yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
-
-    def comes_of(self, value: ir.Value, *names: str) -> bool:
-        """Return whether one of the operations with these `names` computes `value`."""
-        return any(source.name.removeprefix("stablehlo.") in names for source in self.sources(value))
-
-    def constant(self, value: ir.Value) -> float | None:
-        """Return the one number that all elements of `value` are, if the module says so for each call."""
-        numbers = self.constants(value)
-        return numbers[0] if numbers and len({repr(number) for number in numbers}) == 1 else None
-
-    def constants(self, value: ir.Value) -> list[float | None]:
-        """Return, for each operation that computes `value`, the one number that all elements are, or `None`."""
-        return [_splat(source) for source in self.sources(value)]
-
-    def is_uniform(self, value: ir.Value) -> bool:
-        """Return whether all elements of `value` are one number, known or not."""
-        while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES and not _is_single(value):
-            value = value.owner.operands[0]
-        return _is_single(value) or None not in (self.constants(value) or [None])
-
-    def keep(self, operation: ir.Operation, place: int) -> None:
-        """Put a barrier in front of an operand of `operation`."""
-        with operation.location, ir.InsertionPoint(operation):
-            operation.operands[place] = stablehlo.OptimizationBarrierOp([operation.operands[place]]).results[0]
-        self.barriers += 1
-
-
-def _splat(source: ir.Operation) -> float | None:
-    # MLIR's Python cannot read complex numbers.
-    if source.name != "stablehlo.constant" or not _is_float(source.results[0].type):
-        return None
-    dense = source.attributes["value"]
-    if not isinstance(dense, ir.DenseElementsAttr) or not dense.is_splat:
-        return None
-    found = dense.get_splat_value()
-    return float(found.value) if isinstance(found, ir.FloatAttr) else None
 
 
 def keep_arithmetic(module: ir.Module) -> int:
@@ -148,16 +35,26 @@ def keep_arithmetic(module: ir.Module) -> int:
     held, found = EditedModule.reading(module, _RULES)
     with module.context:
         for rule, operation in found:
-            if _is_inexact(operation.operands[0].type):
+            if is_inexact(operation.operands[0].type):
                 rule(held, operation)
     return held.barriers
 
 
 def _log(module: EditedModule, operation: ir.Operation) -> None:
-    """Keep XLA from turning log(exp(x)) into x, log(pow(a, b)) into b * log(a), log(rsqrt(x)) into -log(x) / 2."""
-    names = ("power", "rsqrt", "exponential") if _CANCELS else ("power", "rsqrt")
-    if module.comes_of(operation.operands[0], *names):
+    """Keep XLA from turning log(pow(a, b)) into b * log(a), log(rsqrt(x)) into -log(x) / 2."""
+    if module.comes_of(operation.operands[0], "power", "rsqrt"):
         module.keep(operation, 0)
+
+
+def _exponential(module: EditedModule, operation: ir.Operation) -> None:
+    """Keep XLA from joining an exponential with what reads it.
+
+    log(exp(x)) becomes x, exp(a) * exp(b) becomes exp(a + b), a / exp(b) becomes a * exp(-b), pow(exp(a), b) becomes
+    exp(a * b), also after XLA has removed what was in between, such as a product with 1, or has made a sum of products
+    of a product of vectors.
+    """
+    if _CANCELS:
+        module.keep_result(operation)
 
 
 def _sqrt(module: EditedModule, operation: ir.Operation) -> None:
@@ -166,18 +63,11 @@ def _sqrt(module: EditedModule, operation: ir.Operation) -> None:
         module.keep(operation, 0)
 
 
-def _power(module: EditedModule, operation: ir.Operation) -> None:
-    """Keep XLA from turning pow(exp(a), b) into exp(a * b)."""
-    if _CANCELS and module.comes_of(operation.operands[0], "exponential"):
-        module.keep(operation, 0)
-
-
 def _divide(module: EditedModule, operation: ir.Operation) -> None:
     """Keep apart what XLA joins.
 
-    a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), a / rsqrt(b) becomes
-    a * sqrt(b), where b may be a square that overflows, and a divided by one number is multiplied by its reciprocal,
-    which may be 0 or inf."""
+    a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / rsqrt(b) becomes a * sqrt(b), where b may be a
+    square that overflows, and a divided by one number is multiplied by its reciprocal, which may be 0 or inf."""
     left, right = operation.operands[0], operation.operands[1]
     if module.comes_of(left, "divide"):
         module.keep(operation, 0)
@@ -188,7 +78,7 @@ def _divide(module: EditedModule, operation: ir.Operation) -> None:
             _keep_uniform(module, operation)
         elif _REASSOCIATES:
             _associate(module, operation, ("multiply",))
-    elif module.comes_of(right, "divide", "power", "rsqrt", *(("exponential",) if _CANCELS else ())):
+    elif module.comes_of(right, "divide", "power", "rsqrt"):
         module.keep(operation, 1)
     elif ir.RankedTensorType(right.type).rank and module.is_uniform(right):
         _keep_uniform(module, operation)
@@ -199,7 +89,7 @@ def _keep_uniform(module: EditedModule, operation: ir.Operation) -> None:
 
     Where a barrier costs a pass over the divisor, it becomes NaN where the dividend is NaN, as the quotient is then."""
     left, right = operation.operands[0], operation.operands[1]
-    if _IS_FREE or not _is_float(left.type):
+    if _IS_FREE or not is_float(left.type):
         module.keep(operation, 1)
         return
     with operation.location, ir.InsertionPoint(operation):
@@ -209,22 +99,32 @@ def _keep_uniform(module: EditedModule, operation: ir.Operation) -> None:
 def _multiply(module: EditedModule, operation: ir.Operation) -> None:
     """Keep apart what XLA joins.
 
-    exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
-    infinity times 0."""
-    for operand in operation.operands:
+    a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for infinity times 0."""
+    for place, operand in enumerate(operation.operands):
+        if module.complex_number(operand) == (1.0, 0.0):
+            _multiply_parts(operation, operation.operands[1 - place])
+            return
         for source in module.sources(operand):
             if source.name == "stablehlo.convert":
                 _choose(source)
-    if _CANCELS and all(module.comes_of(each, "exponential") for each in operation.operands):
-        module.keep(operation, 0)
     if _REASSOCIATES:
         _associate(module, operation, ("multiply", "divide"))
+
+
+def _multiply_parts(operation: ir.Operation, factor: ir.Value) -> None:
+    """Compute a complex number times 1: other signs of zeros than the number's, and NaN for infinity times 0."""
+    with operation.location, ir.InsertionPoint(operation):
+        x, y = stablehlo.real(factor), stablehlo.imag(factor)
+        zero = filled(x.type, 0.0)
+        real = stablehlo.subtract(x, stablehlo.multiply(y, zero))
+        imag = stablehlo.add(stablehlo.multiply(x, zero), y)
+        operation.results[0].replace_all_uses_with(stablehlo.complex(real, imag))
 
 
 def _choose(convert: ir.Operation) -> None:
     """Make a choice between 1 and 0 of a mask that is converted to floats."""
     mask, result = convert.operands[0], convert.results[0]
-    if str(ir.RankedTensorType(mask.type).element_type) != "i1" or not _is_float(result.type):
+    if str(ir.RankedTensorType(mask.type).element_type) != "i1" or not is_float(result.type):
         return
     with convert.location, ir.InsertionPoint(convert):
         one, zero = (filled(result.type, number) for number in (1.0, 0.0))
@@ -245,6 +145,11 @@ def _associate(module: EditedModule, operation: ir.Operation, names: tuple[str, 
 def _add(module: EditedModule, operation: ir.Operation) -> None:
     """Keep XLA from turning x + 0 into x, a + c + d into a + (c + d), a * c + b * c into (a + b) * c."""
     is_sum = operation.name == "stablehlo.add"
+    if not is_float(operation.results[0].type):
+        for place in (0, 1) if is_sum else (1,):
+            number = module.complex_number(operation.operands[place])
+            _without_sign(operation, [part == 0 and np.signbit(part) != is_sum for part in number])
+        return
     for place in (0, 1) if is_sum else (1,):
         numbers = module.constants(operation.operands[place])
         is_dropped = [number == 0 and np.signbit(number) != is_sum for number in numbers]
@@ -271,13 +176,6 @@ def _unsigned_zeros(value: ir.Value) -> ir.OpView:
     zero = filled(value.type, 0.0)
     is_zero = stablehlo.CompareOp(value, zero, stablehlo.ComparisonDirectionAttr.get("EQ"))
     return stablehlo.SelectOp(is_zero.result, zero, value)
-
-
-def filled(kind: ir.Type, number: float) -> ir.Value:
-    """Return a tensor of one number."""
-    kind = ir.RankedTensorType(kind)
-    attribute = ir.FloatAttr.get(kind.element_type, number)
-    return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, attribute)).result
 
 
 def _compare(module: EditedModule, operation: ir.Operation) -> None:
@@ -319,7 +217,7 @@ def _is_computed(module: EditedModule, value: ir.Value) -> bool:
 
     A choice by a number, such as that of a power whose exponent is an argument, is one: LLVM compiles a loop for each
     outcome."""
-    return _is_float(value.type) and any(
+    return is_float(value.type) and any(
         source.name not in ("", "stablehlo.constant") for source in module.sources(value)
     )
 
@@ -363,7 +261,7 @@ def _is_zero(module: EditedModule, value: ir.Value) -> bool:
     """Return whether all elements of `value` are 0, for complex numbers by the text of the constant."""
     if not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.convert":
         return _is_zero(module, value.owner.operands[0])
-    if _is_float(value.type):
+    if is_float(value.type):
         return bool(module.constant(value) == 0)
     return any("dense<(0.000000e+00,0.000000e+00)>" in str(source) for source in module.sources(value))
 
@@ -372,19 +270,24 @@ def _bodies(operation: ir.Operation) -> list[str]:
     return [each.name for each in operation.regions[0].blocks[0].operations]
 
 
-def _without_sign(operation: ir.Operation) -> None:
-    """Make 0 of a -0 in the result of `operation`, and in both parts of complex numbers."""
+def _without_sign(operation: ir.Operation, changed: Sequence[bool] = (True, True)) -> None:
+    """Make 0 of a -0 in the result of `operation`, and in the `changed` parts of complex numbers."""
     value = operation.results[0]
-    if not _is_inexact(value.type):
+    if not is_inexact(value.type) or not any(changed):
         return
     with operation.location, ir.InsertionPoint.after(operation):
-        if _is_float(value.type):
+        if is_float(value.type):
             kept = _unsigned_zeros(value)
             readers = [kept.operands[0].owner.operation, kept.operation]
         else:
             parts = [stablehlo.real(value), stablehlo.imag(value)]
             readers = [part.owner.operation for part in parts]
-            kept = stablehlo.ComplexOp(*(_unsigned_zeros(part).result for part in parts))
+            kept = stablehlo.ComplexOp(
+                *(
+                    _unsigned_zeros(part).result if is_changed else part
+                    for part, is_changed in zip(parts, changed, strict=True)
+                )
+            )
     value.replace_all_uses_except(kept.result, readers)
 
 
@@ -407,40 +310,14 @@ def _is_square(module: EditedModule, value: ir.Value) -> bool:
 def _has_reciprocal(number: float, kind: ir.Type) -> bool:
     """Return whether a number and its reciprocal are both normal in a type."""
     element = ir.RankedTensorType(kind).element_type
-    least = jax.numpy.finfo(_FLOATS.get(str(element), np.float64)).smallest_normal
+    least = jax.numpy.finfo(FLOAT_TYPES.get(str(element), np.float64)).smallest_normal
     return bool(least <= abs(number) <= 1 / float(least))
-
-
-def _is_single(value: ir.Value) -> bool:
-    return all(size == 1 for size in ir.RankedTensorType(value.type).shape)
-
-
-_FLOATS: dict[str, type[np.generic]] = {
-    "f16": np.float16,
-    "bf16": jax.numpy.bfloat16,
-    "f32": np.float32,
-    "f64": np.float64,
-}
-
-
-def _is_float(kind: ir.Type) -> bool:
-    return str(ir.RankedTensorType(kind).element_type) in _FLOATS
-
-
-def _is_inexact(kind: ir.Type) -> bool:
-    element = str(ir.RankedTensorType(kind).element_type) if isinstance(kind, ir.RankedTensorType) else ""
-    return element in _FLOATS or element.startswith("complex")
-
-
-def text(attribute: ir.Attribute) -> str:
-    """Return the name that an attribute of MLIR holds."""
-    return str(attribute).strip('"@')
 
 
 _RULES: dict[str, Callable[[EditedModule, ir.Operation], None]] = {
     "stablehlo.log": _log,
     "stablehlo.sqrt": _sqrt,
-    "stablehlo.power": _power,
+    "stablehlo.exponential": _exponential,
     "stablehlo.divide": _divide,
     "stablehlo.multiply": _multiply,
     "stablehlo.add": _add,

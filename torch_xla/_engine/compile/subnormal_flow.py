@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jax.extend.mlir import ir
 
-from .rewrite_barriers import MOVES, EditedModule, text
+from .edited_module import MOVES, EditedModule, text
 
 # XLA:CPU computes their results with instructions that flush. Of others, such as `tanh`, small numbers are the results.
 _FLUSHED = frozenset(

@@ -1,0 +1,43 @@
+"""A module that is being changed knows the numbers that it computes with, and where it does not know them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from torch_xla._engine.compile.edited_module import EditedModule
+
+
+@pytest.mark.parametrize("numbers", [(0.0, 1.0), (1.0, 0.0), (-0.0, 0.0), (2.0, 2.0)])
+def test_a_number_is_known_if_each_call_gives_it(numbers: tuple[float, float]) -> None:
+    inner = jax.jit(lambda x, y: (x + y, x > y, x / y))
+    lowered = jax.jit(lambda x: [inner(x, jnp.float32(number)) for number in numbers]).lower(jnp.ones(4))
+    module, found = EditedModule.reading(
+        lowered.compiler_ir("stablehlo"), {name: name for name in ("stablehlo.add", "stablehlo.divide")}
+    )
+    is_one = len({repr(number) for number in numbers}) == 1
+    for _, operation in found:
+        assert module.constant(operation.operands[1]) == (numbers[0] if is_one else None)
+        assert sorted(map(repr, module.constants(operation.operands[1]))) == sorted(map(repr, numbers))
+
+
+def test_a_number_is_unknown_if_a_call_gives_an_argument_of_the_program() -> None:
+    inner = jax.jit(lambda x, y: x + y)
+    lowered = jax.jit(lambda x, y: (inner(x, y), inner(x, jnp.float32(0)))).lower(jnp.ones(4), jnp.float32(2))
+    module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.add": "add"})
+    assert [module.constant(operation.operands[1]) for _, operation in found] == [None] * len(found)
+
+
+@pytest.mark.parametrize("number", [0j, complex(-0.0, 0.0), 1 + 0j, 2.5 - 3j])
+def test_a_complex_number_is_known_if_constants_compute_it(number: complex) -> None:
+    def function(x: jax.Array) -> jax.Array:
+        known = jax.lax.complex(jnp.float32(number.real), jnp.float32(number.imag))
+        return x * (known * jnp.complex64(1)) + jnp.real(known) - x[0]
+
+    lowered = jax.jit(function).lower(jnp.ones(4, jnp.complex64))
+    names = {f"stablehlo.{name}": name for name in ("multiply", "add", "subtract")}
+    module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), names)
+    by_name = {name: module.complex_number(operation.operands[1]) for name, operation in found}
+    product = number * (1 + 0j)
+    assert repr(by_name["multiply"]) == repr((product.real, product.imag))
+    assert repr(by_name["add"]) == repr((number.real, 0.0))
+    assert by_name["subtract"] == ()
