@@ -41,3 +41,16 @@ def test_a_complex_number_is_known_if_constants_compute_it(number: complex) -> N
     assert repr(by_name["multiply"]) == repr((product.real, product.imag))
     assert repr(by_name["add"]) == repr((number.real, 0.0))
     assert by_name["subtract"] == ()
+
+
+def test_a_long_sum_of_constants_is_not_followed_to_its_end() -> None:
+    def function(x: jax.Array) -> jax.Array:
+        known = jnp.complex64(1)
+        for _ in range(2000):
+            known = known + known
+        return x * known
+
+    module, found = EditedModule.reading(
+        jax.jit(function).lower(jnp.ones(4, jnp.complex64)).compiler_ir("stablehlo"), {"stablehlo.multiply": "multiply"}
+    )
+    assert [module.complex_number(operation.operands[1]) for _, operation in found] == [()]

@@ -101,9 +101,12 @@ class EditedModule:
         """Return, for each operation that computes `value`, the one number that all elements are, or `None`."""
         return [_splat(source) for source in self.sources(value)]
 
-    def complex_number(self, value: ir.Value) -> tuple[float, ...]:
-        """Return the parts of the one number that all elements of `value` are, also if it is computed; else nothing."""
-        found = {_complex_parts(self, source) for source in self.sources(value)}
+    def complex_number(self, value: ir.Value, depth: int = 0) -> tuple[float, ...]:
+        """Return the parts of the one number that all elements of `value` are; nothing if it is not known.
+
+        A few operations may compute it of constants.
+        """
+        found = {_complex_parts(self, source, depth + 1) for source in self.sources(value)} if depth < 8 else set()
         return found.pop() if len(found) == 1 else ()
 
     def is_uniform(self, value: ir.Value) -> bool:
@@ -140,7 +143,7 @@ def _splat(source: ir.Operation) -> float | None:
     return float(found.value) if isinstance(found, ir.FloatAttr) else None
 
 
-def _complex_parts(module: EditedModule, source: ir.Operation) -> tuple[float, ...]:
+def _complex_parts(module: EditedModule, source: ir.Operation, depth: int) -> tuple[float, ...]:
     """Return the parts of the number that a constant, or arithmetic of constants, is; nothing if it is not known."""
     name = source.name.removeprefix("stablehlo.")
     if name == "constant":
@@ -148,7 +151,7 @@ def _complex_parts(module: EditedModule, source: ir.Operation) -> tuple[float, .
         written = _COMPLEX.search(str(source)) if number is None else None
         return (number,) if number is not None else tuple(map(float, written.groups())) if written else ()
     compute = _ARITHMETIC.get(name)
-    operands = [module.complex_number(each) for each in source.operands] if compute else [()]
+    operands = [module.complex_number(each, depth) for each in source.operands] if compute else [()]
     return compute(*operands) if compute and all(operands) else ()
 
 

@@ -101,7 +101,7 @@ def _multiply(module: EditedModule, operation: ir.Operation) -> None:
 
     a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for infinity times 0."""
     for place, operand in enumerate(operation.operands):
-        if module.complex_number(operand) == (1.0, 0.0):
+        if not is_float(operand.type) and module.complex_number(operand) == (1.0, 0.0):
             _multiply_parts(operation, operation.operands[1 - place])
             return
         for source in module.sources(operand):
