@@ -54,3 +54,32 @@ def test_a_long_sum_of_constants_is_not_followed_to_its_end() -> None:
         jax.jit(function).lower(jnp.ones(4, jnp.complex64)).compiler_ir("stablehlo"), {"stablehlo.multiply": "multiply"}
     )
     assert [module.complex_number(operation.operands[1]) for _, operation in found] == [()]
+
+
+@pytest.mark.parametrize("steps", [("float16", "float32", "complex64"), ("float32", "complex64", "complex128")])
+def test_a_complex_number_is_known_behind_conversions(steps: tuple[str, ...]) -> None:
+    def function(x: jax.Array) -> jax.Array:
+        known = jnp.zeros((), steps[0])
+        for dtype in steps[1:]:
+            known = jax.lax.convert_element_type(known, dtype)
+        return x + known
+
+    with jax.enable_x64(True):
+        lowered = jax.jit(function).lower(jnp.ones(4, steps[-1]))
+    module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.add": "add"})
+    assert [module.complex_number(operation.operands[1]) for _, operation in found] == [(0.0, 0.0)]
+
+
+def test_a_complex_number_is_unknown_if_calls_give_zeros_of_both_signs_or_an_integer_is_between() -> None:
+    inner = jax.jit(lambda x, y: x + y)
+
+    def function(x: jax.Array) -> list[jax.Array]:
+        return [inner(x, jax.lax.complex(jnp.float32(number), jnp.float32(0))) for number in (0.0, -0.0)]
+
+    def truncated(x: jax.Array) -> jax.Array:
+        return x + jax.lax.full((4,), 0.5, jnp.float32).astype(jnp.int32).astype(jnp.complex64)
+
+    for program in (function, truncated):
+        lowered = jax.jit(program).lower(jnp.ones(4, jnp.complex64))
+        module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.add": "add"})
+        assert [module.complex_number(operation.operands[1]) for _, operation in found] == [()]

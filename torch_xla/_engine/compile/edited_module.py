@@ -106,8 +106,8 @@ class EditedModule:
 
         A few operations may compute it of constants.
         """
-        found = {_complex_parts(self, source, depth + 1) for source in self.sources(value)} if depth < 8 else set()
-        return found.pop() if len(found) == 1 else ()
+        found = [_complex_parts(self, source, depth + 1) for source in self.sources(value)] if depth < 8 else []
+        return found[0] if len({repr(each) for each in found}) == 1 else ()  # 0 and -0 are equal, but no one number
 
     def is_uniform(self, value: ir.Value) -> bool:
         """Return whether all elements of `value` are one number, known or not."""
@@ -151,8 +151,10 @@ def _complex_parts(module: EditedModule, source: ir.Operation, depth: int) -> tu
         written = _COMPLEX.search(str(source)) if number is None else None
         return (number,) if number is not None else tuple(map(float, written.groups())) if written else ()
     compute = _ARITHMETIC.get(name)
-    operands = [module.complex_number(each, depth) for each in source.operands] if compute else [()]
-    return compute(*operands) if compute and all(operands) else ()
+    if compute is None or not is_inexact(source.results[0].type):
+        return ()
+    operands = [module.complex_number(each, depth) for each in source.operands]
+    return compute(*operands)[: 1 if is_float(source.results[0].type) else 2] if all(operands) else ()
 
 
 def _parts(number: complex) -> tuple[float, float]:
@@ -167,7 +169,7 @@ _ARITHMETIC: dict[str, Callable[..., tuple[float, ...]]] = {
     "add": lambda x, y: tuple(map(operator.add, x, y)),
     "subtract": lambda x, y: tuple(map(operator.sub, x, y)),
     "multiply": lambda x, y: (x[0] * y[0],) if len(x) == 1 else _parts(complex(*x) * complex(*y)),
-    "convert": lambda x: (*x, 0.0)[:2],
+    "convert": lambda x: (*x, 0.0),
 }
 _COMPLEX = re.compile(r"dense<\(([-+.\de]+),([-+.\de]+)\)>")
 
