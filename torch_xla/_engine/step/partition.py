@@ -21,7 +21,7 @@ import torch
 
 from ..atomic import run_through
 from ..ir.graph import Operation, decode, effective, needed, needed_in_order, slots_of
-from ..ir.tape import Front, Tape
+from ..ir.tape import ALL, Front, Tape
 from ..lowering.machinery.capacity_ops import APPEND
 from ..lowering.views.storage_access import READ
 from ..tensor import live_counters
@@ -164,11 +164,13 @@ def parted(
 
 
 def grows(kept: Sequence[Operation], rest: int) -> bool:
-    """Return whether a read would leave more than what remains of the `rest` that an earlier read has left.
+    """Return whether a read would add to what an earlier read has left: some of the `rest` remains, and there is more.
 
     Then all is run: a loop that reads, and never ends its step, would leave more with each read.
     """
-    return any(operation.position >= rest for operation in kept)
+    if rest == ALL:
+        return bool(kept)
+    return {operation.position < rest for operation in kept} == {True, False}
 
 
 def _counts(operation: Operation, slot: int) -> bool:
