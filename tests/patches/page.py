@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from torch_xla._engine.compat import patch_list
+from torch_xla._engine.compat import memory_writes
 from torch_xla._engine.compat.patch import ALL, Patch
 
 PAGE = Path(__file__).parents[2] / "docs" / "patches.md"
@@ -12,9 +12,10 @@ _MOST_NAMES = 4  # of a row
 
 _HEAD = """# Patches: what we change in PyTorch and JAX, and until when
 
-`python -m tests.patches --write` writes this page from `torch_xla/_engine/compat/patch_list.py`, which has all names,
-and the test that fails without each patch. `python -m tests.patches torch.Tensor.is_xla` leaves one out and runs its
-test; without a name it does so for all. A new release may fulfil the condition of a row: then remove the patch.
+`python -m tests.patches --write` writes this page from two files of `torch_xla/_engine/compat/`: `patch_list.py`, and
+`memory_writes.py` for changes that replace no attribute. They have all names, and the test that fails without each.
+`python -m tests.patches torch.Tensor.is_xla` leaves one out and runs its test; without a name it does so for all. A new
+release may fulfil the condition of a row: then remove the patch.
 
 ## Attributes
 
@@ -25,9 +26,10 @@ test; without a name it does so for all. A new release may fulfil the condition 
 """
 
 _WRITTEN = """
-## Memory and callbacks
+## Memory, callbacks and lists
 
-Each function of `torch_xla/_engine/compat/` checks that the memory is as expected, and refuses the release if not.
+Each function of `torch_xla/_engine/compat/` that writes to memory checks that it is as expected, and refuses the
+release if not.
 
 | changed | by | why | can go when |
 | --- | --- | --- | --- |
@@ -37,7 +39,7 @@ Each function of `torch_xla/_engine/compat/` checks that the memory is as expect
 def text() -> str:
     """Return the page: one row for attributes with the same reason."""
     rows = [_row(list(group)) for _, group in groupby(ALL, lambda patch: (patch.why, patch.until))]
-    written = [f"| {each.what} | `{each.function}` | {each.why} | {each.until} |\n" for each in patch_list.WRITTEN]
+    written = [f"| {each.what} | `{each.function}` | {each.why} | {each.until} |\n" for each in memory_writes.WRITTEN]
     return _HEAD.format(attributes=len(ALL)) + "".join(rows) + _WRITTEN + "".join(written)
 
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -79,14 +78,3 @@ def owner_of(path: str) -> tuple[object, str]:
     *owners, name = path.split(".")
     depth = max(count for count in range(1, len(owners) + 1) if ".".join(owners[:count]) in sys.modules)
     return reduce(getattr, owners[depth:], sys.modules[".".join(owners[:depth])]), name
-
-
-@dataclass(frozen=True)
-class Written:
-    """A change that replaces no attribute, by the function of `compat/` that makes it."""
-
-    function: str
-    what: str
-    why: str
-    until: str
-    test: str

@@ -10,7 +10,7 @@ test fail; `docs/patches.md` is written from this list.
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint  # noqa: F401
 
-from .patch import Patch, Written, each
+from .patch import Patch, each
 
 # Files of tests, below `tests/`.
 _TORCH_PATCHES = "engine/dispatch/register/test_torch_patches.py"
@@ -438,56 +438,3 @@ module_context = Patch(
     until="JAX lets a program reuse a context.",
     test="engine/compat/patches/test_mlir_contexts.py::test_modules_of_such_blocks_share_one",
 )
-
-# What no attribute reaches: memory of C++ and C, and a list of Python's own. By the function that writes it.
-WRITTEN = [
-    Written(
-        "abi.device_guard.answer_for_device_count",
-        what="the method `deviceCount` of our device guard in C++",
-        why="The guard of a backend in Python reports one device: nothing on `xla:1` could be differentiated.",
-        until="A guard in Python can answer for several ordinals.",
-        test="api/test_devices.py::test_several_devices_in_one_process",
-    ),
-    Written(
-        "abi.device_guard.answer_for_current_device",
-        what="the methods `getDevice` and `exchangeDevice` of our device guard",
-        why='The guard reports ordinal 0: `.to("xla")` would ignore the ordinal that a thread has chosen.',
-        until="A guard in Python can answer for several ordinals.",
-        test="api/test_devices.py::test_several_devices_in_one_process",
-    ),
-    Written(
-        "abi.device_guard.let_exceptions_pass",
-        what="the other methods of our device guard that C++ calls",
-        why="C++ calls them where nothing may be raised: an interrupt in a method written in Python ends the process.",
-        until="PyTorch lets exceptions of a guard in Python pass, or does not call it for a device with one stream.",
-        test="engine/compat/abi/test_device_guard.py::test_a_library_without_the_method_leaves_the_guard_as_it_is",
-    ),
-    Written(
-        "abi.device_guard.stand_for_unnamed",
-        what="the entry of \"xla\" in PyTorch's table of device guards, beside a GPU of PyTorch's",
-        why='`tensor.to("xla")` asks that guard before PrivateUse1 has the name.',
-        until="A backend in Python can have its name without being the accelerator.",
-        test="engine/dispatch/register/test_deferred_name.py::test_the_first_use_takes_the_name",
-    ),
-    Written(
-        "abi.pinned_memory.answer_with_memory_of_the_host",
-        what="the method `getPinnedMemoryAllocator` of our hooks in C++",
-        why="`torch.empty(…, pin_memory=True)` asks the accelerator, and hooks in Python cannot answer.",
-        until="Hooks in Python can give an allocator.",
-        test="engine/compat/abi/test_pinned_memory.py::test_pinned_memory_is_memory_of_the_host",
-    ),
-    Written(
-        "abi.class_calls.answer_calls_of",
-        what="the class of the classes `torch.Generator`, `torch.Event` and `torch.Stream`",
-        why="PyTorch makes these for no backend in Python, and annotations and TorchScript know the classes.",
-        until="A backend in Python can make its generators, events and streams.",
-        test=_TORCH + "::test_generators_stay_what_they_are_for_annotations_and_tests_of_class",
-    ),
-    Written(
-        "patches.garbage_callback.keep_interrupts",
-        what="JAX's entry in `gc.callbacks`",
-        why="Python drops an exception of a callback written in Python, so an interrupt would be lost.",
-        until="JAX's callback is a C function.",
-        test="engine/compat/patches/test_garbage_callback.py::test_an_interrupt_during_a_collection_is_raised_behind_it",
-    ),
-]

@@ -1,0 +1,13 @@
+"""Every entry of the list names a function of `compat/`."""
+
+from importlib import import_module
+
+import pytest
+
+from torch_xla._engine.compat import memory_writes
+
+
+@pytest.mark.parametrize("name", [each.function for each in memory_writes.WRITTEN])
+def test_the_function_of_an_entry_exists(name: str) -> None:
+    module, _, function = name.rpartition(".")
+    assert callable(getattr(import_module(f"torch_xla._engine.compat.{module}"), function))
