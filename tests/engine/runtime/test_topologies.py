@@ -1,6 +1,8 @@
 """Devices of machines that are not here."""
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -44,6 +46,16 @@ def test_tpus(name: str, count: int, kind: str, capfd: pytest.CaptureFixture[str
     assert capfd.readouterr() == ("", "") and dict(os.environ) == before
     if name.startswith("2*"):
         assert [each.slice_index for each in found] == [0] * 4 + [1] * 4
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("first", [
+    "torch_xla.device(); torch_xla.runtime.device_type()", 'torch_xla.debug.plan(lambda: x + 1, topology="v5e:1x1")',
+])  # fmt: skip
+def test_the_first_use_beside_the_compiler_writes_nothing(first: str) -> None:
+    code = f'import torch, torch_xla\nx = torch.ones(2, device="xla")\n{first}'
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_tpu_compiler

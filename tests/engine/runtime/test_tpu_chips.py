@@ -1,6 +1,7 @@
 """TPU chips are found on the PCI bus; without chips, no server is asked."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,15 @@ def test_what_a_chip_for_each_process_cannot_be_is_refused_with_what_to_do(
     plug_in(bus, "0x1ae0", device, count=chips)
     with pytest.raises(RuntimeError, match=says):
         tpu_chips.share_of(place)
+
+
+@pytest.mark.parametrize(("chips", "library", "value"), [(0, True, "localhost"), (0, False, None), (4, True, None)])
+def test_libtpu_is_told_of_no_tpu_only_where_there_is_none(
+    bus: Path, monkeypatch: pytest.MonkeyPatch, chips: int, library: bool, value: str | None
+) -> None:
+    monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
+    plug_in(bus, "0x1ae0", "0x0063", chips)
+    monkeypatch.setattr(tpu_chips.importlib.util, "find_spec", lambda name: object() if library else None)
+    with tpu_chips.searching_for_no_tpu():
+        assert os.environ.get("TPU_WORKER_HOSTNAMES") == value
+    assert "TPU_WORKER_HOSTNAMES" not in os.environ

@@ -15,6 +15,7 @@ from .host_malloc import prepare as prepare_malloc
 from .pjrt_plugins import is_known as is_known_plugin
 from .pjrt_plugins import register_installed as register_installed_plugins
 from .tpu_chips import is_usable as is_tpu_usable
+from .tpu_chips import searching_for_no_tpu
 from .tpu_chips import share_of as tpu_share_of
 
 # Documented names of platforms → JAX's names.
@@ -92,7 +93,8 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
         if joined:
             coordination.all_come("start the xla device")
         try:
-            devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
+            with searching_for_no_tpu():
+                devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
         except RuntimeError as error:
             if not wanted:
                 raise RuntimeError(

@@ -4,8 +4,6 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -16,19 +14,11 @@ from .. import config
 from ..atomic import uncollected
 from ..compat.names.jax import is_compile_only as is_compile_only
 from .gpu_descriptions import TEXTS
-from .tpu_chips import chip_count
+from .tpu_chips import searching_for_no_tpu
 
 _NAME = re.compile(r"(?:(\d+)\*)?([a-z0-9]+):(\d+(?:x\d+)*)")
 _TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 _GPUS_PER_HOST = 8
-
-# libtpu asks Google's metadata server what machine it is on. These answer for it where there is no TPU.
-_NO_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 # Options of the compilers for a machine that is not here. Without the first, the TPU's compiler refuses a program that
 # is too large and tells nothing else about it; the second would measure kernels on the card.
@@ -113,12 +103,13 @@ def _tpus(topology: Topology) -> topologies.TopologyDescription:
         options["chips_per_host_bounds"] = (1, 1, 1)
     if topology.kind == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device, as JAX has it on the machine
-    with _without_network():
+    with searching_for_no_tpu():
         return topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **options)
 
 
 def _gpus(topology: Topology) -> topologies.TopologyDescription:
-    jax.devices("cpu")  # JAX finds its plugins once in a process, when it starts
+    with searching_for_no_tpu():
+        jax.devices("cpu")  # JAX finds its plugins once in a process, when it starts
     shape = [int(side) for side in topology.name.partition(":")[2].split("x")]
     count = functools.reduce(int.__mul__, shape)
     hosts = 1 if count <= _GPUS_PER_HOST else count // _GPUS_PER_HOST
@@ -141,16 +132,6 @@ def _gpus(topology: Topology) -> topologies.TopologyDescription:
 
 def _cuda_plugin() -> str:
     return "xla_cuda13" if importlib.util.find_spec("jax_cuda13_plugin") is not None else "xla_cuda12"
-
-
-@contextmanager
-def _without_network() -> Iterator[None]:
-    """Keep libtpu within a `with` block from searching for the machine's TPU, if there is none."""
-    if chip_count():
-        yield
-        return
-    with config.variables_set(_NO_TPU):
-        yield
 
 
 @functools.cache

@@ -4,6 +4,8 @@ import errno
 import importlib.util
 import re
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .. import config
@@ -20,6 +22,14 @@ _LAST_WITH_TWO_CORES = 3
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "4,2,1"}
 # Where libtpu's processes listen for each other; the first of as many ports.
 _PORT = 8476
+
+# libtpu asks Google's metadata server what machine it is on. These answer for it where there is no TPU.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/tpu-env"
 _ENTRY = re.compile(r"^\s*([A-Z0-9_]+)\s*:\s*'?(.*?)'?\s*$", re.MULTILINE)
@@ -54,6 +64,19 @@ def device_count() -> int:
 def is_usable() -> bool:
     """Return whether there are chips, and the library by which JAX uses them."""
     return chip_count() > 0 and importlib.util.find_spec("libtpu") is not None
+
+
+@contextmanager
+def searching_for_no_tpu() -> Iterator[None]:
+    """Keep libtpu within a `with` block from searching for the machine's TPU, if there is none.
+
+    It would ask the network, and write to standard error that nothing answers. JAX starts it with any other client.
+    """
+    if chip_count() or importlib.util.find_spec("libtpu") is None:
+        yield
+        return
+    with config.variables_set(_NO_TPU):
+        yield
 
 
 def process_count() -> int:
