@@ -7,6 +7,7 @@ test fail; `docs/patches.md` is written from this list.
 """
 
 # Modules with patched attributes that `import torch` does not import.
+import torch.nested._internal.sdpa
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint  # noqa: F401
 
@@ -201,6 +202,16 @@ devices_of_flex_attention = Patch(
     until="The list is open to PrivateUse1.",
     test="engine/dispatch/ops/test_flex_attention.py::test_functions_change_scores_and_mask_keys",
 )
+kernel_of_jagged_attention, padded_heads = each(
+    "torch.nested._internal.sdpa",
+    why="PyTorch attends to jagged tensors by kernels of GPUs, and elsewhere by nested tensors that are strided.",
+    until="A backend can say which operator attends to jagged tensors.",
+    tests={
+        "engine/dispatch/ops/test_packed_attention.py::test_jagged_tensors_attend_one_by_one": (
+            "_select_sdp_backend _pad_last_dim"
+        ),
+    },
+).values()
 first_momentum = Patch(
     "torch.optim.SGD._init_group",
     why="The first step of SGD computes its momentum in another way, which would be a program of its own.",

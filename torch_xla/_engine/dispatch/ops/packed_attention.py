@@ -1,10 +1,12 @@
 """Attention of packed sequences: calls that differ in the longest sequence alone are one call, and one program."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from ..recording_kernel import recorder
 
@@ -78,6 +80,39 @@ def _refuse(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, return_
             f"_flash_attention_forward: {heads[0]} heads of queries cannot share {heads[1]} heads of keys and "
             f"{heads[2]} of values. Give keys and values the same number of heads, a divisor of the query's."
         )
+
+
+def choosing_packed(original: Callable[..., SDPBackend]) -> Callable[..., SDPBackend]:
+    """Wrap PyTorch's choice of a kernel for attention of jagged tensors: on `xla` it is the one above.
+
+    PyTorch asks for GPUs, and takes elsewhere the strided layout of nested tensors. It would pass over a
+    `NotImplementedError`, and attend as if the tensors were not nested.
+    """
+
+    @functools.wraps(original)
+    def select(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout: float, *rest: Any
+    ) -> SDPBackend:
+        if query.device.type != "xla":
+            return original(query, key, value, attn_mask, dropout, *rest)
+        if dropout:
+            raise RuntimeError(
+                f"scaled_dot_product_attention: dropout_p={dropout} is not supported for jagged nested tensors on xla. "
+                "Use dropout_p=0.0, or attend to padded tensors: torch.nested.to_padded_tensor."
+            )
+        return SDPBackend.FLASH_ATTENTION
+
+    return select
+
+
+def unpadded(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Wrap PyTorch's padding of heads to a multiple of eight, which GPUs need and jagged tensors do not have."""
+
+    @functools.wraps(original)
+    def pad(tensor: Tensor, *args: Any) -> Tensor:
+        return tensor if tensor.device.type == "xla" else original(tensor, *args)
+
+    return pad
 
 
 KERNELS: dict[str, Callable[..., object]] = {

@@ -13,6 +13,7 @@ from ...compat.names import torch as private
 from ...tensor.torch_generator import generator_for
 from ..ops.activation_checkpointing import patch_checkpoints
 from ..ops.optimizer_steps import as_one_adam, as_one_sgd
+from ..ops.packed_attention import choosing_packed, unpadded
 from ..optimizer_state_init import with_first_momentum
 from ..recording_kernel import note_default_dtype
 from .autocast import set_default_dtype, with_default_dtype
@@ -52,6 +53,8 @@ def apply_patches() -> None:
         patch.wrap(_on_the_host)
     patch_list.run_backward.wrap(_in_the_callers_thread)
     patch_list.devices_of_flex_attention.wrap(_any_of_ours)
+    patch_list.kernel_of_jagged_attention.wrap(choosing_packed)
+    patch_list.padded_heads.wrap(unpadded)
     patch_list.first_momentum.wrap(with_first_momentum)
     patch_list.multi_tensor_adam.wrap(as_one_adam)
     patch_list.multi_tensor_sgd.wrap(as_one_sgd)
