@@ -74,7 +74,7 @@ try:
         _backend.register_kernels()
         _backend.apply_patches()
         _graphs.install()
-        _distributed.install_device_mesh(f"{__name__}.distributed.spmd")
+        _distributed.install_device_mesh(f"{__name__}.distributed.spmd.device_meshes")
         _eager.switch(_config.eager_debug_mode())
         _diagnostics.keep_history(_config.history())
         _diagnostics.install_torch_profiler()

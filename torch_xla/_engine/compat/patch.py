@@ -1,7 +1,7 @@
 """Replace an attribute of PyTorch or JAX under each of its names, and list what was replaced."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -42,14 +42,20 @@ class Patch:
         owner, name = owner_of(self.names[0])
         original = getattr(owner, name)
         try:
-            self.put(wrapper(original))
+            self._set(wrapper(original))
             yield
         finally:
-            self.put(original)
+            self._set(original)
             self.in_force = False
 
     def put(self, value: Any) -> None:
-        """Replace it by `value`."""
+        """Replace it by `value`, for which Dynamo's rules of the original apply."""
+        owner, name = owner_of(self.names[0])
+        original = getattr(owner, name, None)
+        self._set(value)
+        _hand_over_rules(original, getattr(owner, name))
+
+    def _set(self, value: Any) -> None:
         for owner, name in map(owner_of, self.names):
             setattr(owner, name, value)
         self.in_force = True
@@ -59,6 +65,21 @@ class Patch:
         for owner, name in map(owner_of, self.names):
             delattr(owner, name)
         self.in_force = False
+
+
+def _hand_over_rules(original: object, replacement: object) -> None:
+    """Apply the rule that Dynamo has for `original` to `replacement` too.
+
+    Dynamo finds the functions of its rules by their names at its first compilation, and knows them by identity from
+    then on.
+    """
+    trace_rules: Any = sys.modules.get("torch._dynamo.trace_rules")
+    if trace_rules is None or not isinstance(original, Hashable) or not isinstance(replacement, Hashable):
+        return
+    if trace_rules.get_torch_obj_rule_map.cache_info().currsize:
+        rules = trace_rules.get_torch_obj_rule_map()
+        if original in rules:
+            rules[replacement] = rules[original]
 
 
 def each(owner: str, *, why: str, until: str, tests: dict[str, str]) -> dict[str, Patch]:

@@ -28,13 +28,13 @@ def means_processes() -> bool:
 
 
 def install(divider: str) -> None:
-    """Give meshes of processes their groups. For other meshes, import the module `divider`, which divides tensors.
+    """Give meshes of processes their groups. For other meshes, let the module `divider` divide tensors.
 
-    Once a mesh exists, that is: it imports a part of PyTorch that takes half a second.
+    It is imported once a mesh exists, because it imports a part of PyTorch that takes half a second.
     """
 
     def divides() -> Sequence[int]:
-        importlib.import_module(divider)
+        importlib.import_module(divider).serve_meshes_of_devices()
         return [platform.ordinal_of(device) for device in platform.local_devices()]
 
     torch_distributed.give_meshes_groups(means_processes, divides, nn_modules.move, drawing)

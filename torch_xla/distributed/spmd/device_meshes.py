@@ -168,15 +168,20 @@ redistribution.append(redistributed)
 device_mesh_of.append(_device_mesh_of)
 found_placements.append(_found)
 
-_from_local: Any = DTensor.from_local
+
+def _local_or_global(original: Any) -> Any:
+    def from_local(
+        local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
+    ) -> torch.Tensor:
+        mesh = device_mesh or torch_distributed.current_mesh()
+        if mesh.device_type != "xla" or _distributed.mesh_means_processes():
+            return original(local_tensor, device_mesh, placements, **options)  # type: ignore[no-any-return]
+        return _global(local_tensor, mesh, placements)
+
+    return staticmethod(from_local)
 
 
-def _local_or_global(
-    local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
-) -> XLAShardedTensor:
-    mesh = device_mesh or torch_distributed.current_mesh()
-    if mesh.device_type != "xla" or _distributed.mesh_means_processes():
-        return _from_local(local_tensor, device_mesh, placements, **options)
+def _global(local_tensor: torch.Tensor, mesh: DeviceMesh, placements: Any) -> XLAShardedTensor:
     if isinstance(local_tensor, DTensor):
         raise RuntimeError("DTensor.from_local() takes a plain tensor, and this one is distributed: redistribute() it.")
     if processes.process_count() > 1:
@@ -330,8 +335,16 @@ def _constructed(function: Any, size: object, mesh: DeviceMesh, placements: Any,
     return made
 
 
+@functools.cache
+def serve_meshes_of_devices() -> None:
+    """Make the functions of `torch.distributed.tensor` divide tensors over meshes of devices.
+
+    Called when the first such mesh is made: programs with meshes of processes alone keep PyTorch's own functions.
+    """
+    patch_list.from_local.wrap(_local_or_global)
+    torch_distributed.give_constructors(
+        lambda mesh: mesh.device_type == "xla" and not _distributed.mesh_means_processes(), _constructed
+    )
+
+
 local_part.append(_local)
-patch_list.from_local.put(staticmethod(_local_or_global))
-torch_distributed.give_constructors(
-    lambda mesh: mesh.device_type == "xla" and not _distributed.mesh_means_processes(), _constructed
-)
