@@ -4,6 +4,8 @@ import sys
 from typing import Any
 
 import pytest
+import torch
+from torch._dynamo import trace_rules
 
 from torch_xla._engine.compat import patch as patch_module
 
@@ -65,3 +67,14 @@ def test_what_a_release_lacks_is_left_out_there(owners: None) -> None:
     assert not patch.in_force
     with pytest.raises(AttributeError, match="sub"):
         patch_module.Patch("theirs.sub", **SAID).wrap(lambda original: original)
+
+
+def test_rules_of_dynamo_apply_to_the_replacement(owners: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = trace_rules.get_torch_obj_rule_map()
+    monkeypatch.setattr(Owner, "add", original := staticmethod(Owner.add))
+    monkeypatch.setitem(rules, Owner.add, rules[torch.sin])
+    patch = patch_module.Patch("theirs.Owner.add", **SAID)
+    with patch.wrapped(lambda original: staticmethod(lambda x, y: original(x, y))):
+        assert Owner.add not in rules  # for a time only, so nothing may stay
+    patch.wrap(lambda original: staticmethod(lambda x, y: original(x, y)))
+    assert Owner.add is not original.__func__ and rules.pop(Owner.add) is rules[torch.sin]

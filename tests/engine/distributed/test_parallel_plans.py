@@ -14,14 +14,22 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 import torch_xla
 import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend)
 import torch_xla.runtime as xr
 from tests.support.fleet import fleet_of
+from torch_xla._engine.compat import patch_list
 
 
 def join() -> int:
@@ -89,6 +97,69 @@ def exchanged_by_tensors() -> Any:
         counts[name] = {str(operator).rpartition(".")[2]: count for operator, count in seen.get_comm_counts().items()}
         torch_xla.sync()
     return counts
+
+
+class Block(nn.Module):
+    """A block of a transformer without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def in_whole_graphs(forward: Any, model: nn.Module, device: str) -> Any:
+    """Return the losses and gradients of batches of several sizes: the second size gives a graph for any size."""
+    found = []
+    for step, size in enumerate((2, 4, 6)):
+        model.zero_grad()
+        loss = forward(data(step, size * 4).view(size, 4, 6).to(device)).square().mean()
+        loss.backward()
+        gradients: list[Any] = [parameter.grad for _, parameter in sorted(model.named_parameters())]
+        whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in gradients]
+        found.append((loss.item(), [gradient.cpu() for gradient in whole]))
+    return found
+
+
+def block() -> Block:
+    torch.manual_seed(0)
+    return Block()
+
+
+def compiled_as(plan: str) -> Any:
+    join()
+    # Dynamo finds the functions that it has rules for at its first compilation.
+    torch.compile(torch.sin, fullgraph=True)(torch.ones(2, device="xla"))
+    mesh, model = init_device_mesh("xla", (2,)), block().to("xla")
+    if plan == "FSDP2":
+        inside = torch.compile(model, fullgraph=True)
+        found = in_whole_graphs(fully_shard(inside, mesh=mesh), inside, "xla")
+    else:
+        plans: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        if plan == "sequence parallel":
+            rows, whole = Shard(1), Replicate()
+            given = PrepareModuleInput(input_layouts=whole, desired_input_layouts=rows, use_local_output=True)
+            made = PrepareModuleOutput(output_layouts=rows, desired_output_layouts=whole)
+            parallelize_module(parallelize_module(model, mesh, given), mesh, made)
+            plans["up"], plans["down"] = ColwiseParallel(input_layouts=rows), RowwiseParallel(output_layouts=rows)
+            plans["norm"] = SequenceParallel()
+        parallelize_module(model, mesh, plans)
+        found = in_whole_graphs(torch.compile(model, fullgraph=True), model, "xla")
+    assert not patch_list.from_local.in_force  # PyTorch's own, as for any mesh of processes
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["tensor parallel", "sequence parallel", "FSDP2"])
+def test_divided_modules_are_whole_graphs(plan: str) -> None:
+    expected = in_whole_graphs(model := block(), model, "cpu")
+    for found in fleet_of(2).run(compiled_as, plan):
+        for (loss, gradients), (right, of) in zip(found, expected, strict=True):
+            assert loss == pytest.approx(right, rel=1e-5)
+            for gradient, one in zip(gradients, of, strict=True):
+                torch.testing.assert_close(gradient, one, rtol=1e-4, atol=1e-6)
 
 
 def deep() -> nn.Sequential:

@@ -365,12 +365,17 @@ def _divide_linear() -> None:
 
 def _gradients_of_linear(operator: object, args: tuple[Any, ...], kwargs: object) -> list[torch.Tensor | None]:
     input, gradient, weight, wanted = args
-    rows = gradient.reshape(-1, gradient.shape[-1])
+    rows = _rows(gradient)
     return [
         gradient @ weight if wanted[0] else None,
-        rows.t() @ input.reshape(-1, input.shape[-1]) if wanted[1] else None,
+        rows.t() @ _rows(input) if wanted[1] else None,
         rows.sum(0) if wanted[2] else None,
     ]
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    # A product of sizes: PyTorch finds what `-1` means by a division, and tracing one of symbols does not end.
+    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
 
 
 def give_data_parallel(make: Callable[..., object], watching: Any) -> None:
