@@ -8,7 +8,7 @@ recorded operations. Gradients are those of PyTorch's autograd, of any order: `d
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from ..compat.names.torch_dynamo import (
     outside_of_traces,
 )
 from ..lowering.fx_graphs import decompositions, interpreter
-from . import wide_calls
+from . import linear_maps, wide_calls
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -88,7 +88,7 @@ class JaxFunction:
         found = self._differentiated.get(needed)
         if found is None:
             _refuse_branches(self._graph.module)
-            found = self._differentiated[needed] = _Differentiated(self._function, self._kinds, needed)
+            found = self._differentiated[needed] = _Differentiated(self, self._function, self._kinds, needed)
         return found
 
 
@@ -96,42 +96,66 @@ def _called(function: JaxFunction, key: object, *arrays: object) -> list[jax.Arr
     return function.run(key, arrays)
 
 
-_called_by_torch: jax.custom_vjp[list[jax.Array]] = jax.custom_vjp(_called, nondiff_argnums=(0,))
+def _called_and_moved(function: JaxFunction, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    key, *arrays = primals
+    moved = {place: each for place, each in enumerate(tangents[1:]) if not _is_zero(each)}
+    if not moved:
+        outputs = function(arrays, key)
+        return outputs, [_zero_at(each) for each in outputs]
+    differentiated = function.differentiated(tuple(moved))
+    outputs, saved = differentiated.forward(key, *arrays)
+    return outputs, differentiated.moved(_Held(key, arrays, saved), outputs, list(moved.values()))
 
 
-def _forward(function: JaxFunction, key: object, *arrays: Any) -> tuple[list[jax.Array], object]:
-    values = [each.value for each in arrays]
-    inexact = [jnp.issubdtype(value.dtype, np.inexact) for value in values]
-    needed = tuple(p for p, each in enumerate(arrays) if each.perturbed and inexact[p])
-    differentiated = function.differentiated(needed)
-    key = jax.tree.map(lambda each: each.value, key, is_leaf=lambda each: hasattr(each, "perturbed"))
-    outputs, saved = differentiated.forward(key, *values)
-    return outputs, jax.tree_util.Partial(differentiated.pull, key, values, saved)
+_called_by_torch: jax.custom_jvp[list[jax.Array]] = jax.custom_jvp(_called, nondiff_argnums=(0,))
+_called_by_torch.defjvp(_called_and_moved, symbolic_zeros=True)
 
 
-def _backward(
-    function: JaxFunction, pull: Callable[..., Sequence[object]], given: Sequence[object]
-) -> tuple[object, ...]:
-    return None, *pull(list(map(_with_elements, given)))
+def _is_zero(tangent: object) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
-_called_by_torch.defvjp(_forward, _backward, symbolic_zeros=True)
+def _with_elements(tangent: Any) -> Any:
+    return jnp.zeros(tangent.shape, tangent.dtype) if _is_zero(tangent) else tangent
 
 
-def _with_elements(gradient: Any) -> object:
-    is_zero = isinstance(gradient, jax.custom_derivatives.SymbolicZero)
-    return jnp.zeros(gradient.shape, gradient.dtype) if is_zero else gradient
+def _zero_at(array: Any) -> Any:
+    return jax.custom_derivatives.SymbolicZero(jax.typeof(array).to_tangent_aval())
+
+
+class _Held(NamedTuple):
+    """What the derivative of a function at a point depends on: the point, and what its computation saved."""
+
+    key: object
+    arrays: list[Any]
+    saved: list[Any]
+
+
+@dataclass(frozen=True)
+class _Derivative:
+    """The derivative of a function by the tensors that it was `differentiated` by, as a linear map."""
+
+    differentiated: "_Differentiated"
+    tree: Any
+
+    def apply(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        return list(self.differentiated.tangents(jax.tree.unflatten(self.tree, held), list(given)))
+
+    def transpose(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        # JAX's gradients by complex numbers are the conjugates of PyTorch's.
+        found = self.differentiated.gradients(jax.tree.unflatten(self.tree, held), list(map(jnp.conj, given)))
+        return list(map(jnp.conj, found))
 
 
 class _Differentiated:
     """A function in two parts: the first saves values, the second computes gradients from them.
 
-    A gradient of a gradient is that of what PyTorch would compute with `create_graph=True`: what is saved is a function
-    of the inputs, so only these pass a gradient on.
+    A derivative of a derivative is that of what PyTorch would compute with `create_graph=True`: what is saved is a
+    function of the inputs, so only these pass a derivative on. Forward derivatives are the transposed gradients.
     """
 
-    def __init__(self, function: Function, kinds: Sequence[TensorKind], needed: tuple[int, ...]) -> None:
-        self._function, self._kinds, self._needed = function, tuple(kinds), needed
+    def __init__(self, owner: JaxFunction, function: Function, kinds: Sequence[TensorKind], needed: tuple[int, ...]):
+        self._owner, self._function, self._kinds, self._needed = owner, function, tuple(kinds), needed
         self._outputs: list[TensorKind] = []
         given: list[bool] = []
 
@@ -146,61 +170,95 @@ class _Differentiated:
         self._once = _Graph(once)
         self._back = _Graph(back)
         self._second: JaxFunction | None = None
-        self.forward: jax.custom_vjp[tuple[list[jax.Array], list[jax.Array]]] = jax.custom_vjp(self._computed)
-        self.forward.defvjp(self._saved, self._pull_of)
-        self._gradients: jax.custom_vjp[list[jax.Array]] = jax.custom_vjp(self._pulled)
-        self._gradients.defvjp(lambda *held: (self._gradients(*held), (held[0], held[1], held[3])), self._pull_again)
+        self.forward: jax.custom_jvp[tuple[list[jax.Array], list[jax.Array]]] = jax.custom_jvp(self._computed)
+        self.forward.defjvp(self._computed_and_moved, symbolic_zeros=True)
+        self.gradients: jax.custom_jvp[list[jax.Array]] = jax.custom_jvp(self._pulled)
+        self.gradients.defjvp(self._pulled_and_moved, symbolic_zeros=True)
+        self.tangents: jax.custom_jvp[list[jax.Array]] = jax.custom_jvp(self._pushed)
+        self.tangents.defjvp(self._pushed_and_moved, symbolic_zeros=True)
 
     def _computed(self, key: object, *arrays: object) -> tuple[list[jax.Array], list[jax.Array]]:
         found, count = self._once(key, arrays), len(self._outputs)
         return found[:count], found[count:]
 
-    def _saved(self, key: object, *arrays: object) -> tuple[tuple[list[jax.Array], list[jax.Array]], object]:
+    def _computed_and_moved(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        key, *arrays = primals
         outputs, saved = self.forward(key, *arrays)
-        return (outputs, saved), (key, list(arrays), saved)
+        moved = [place for place, each in enumerate(tangents[1:]) if not _is_zero(each)]
+        if set(moved) <= set(self._needed):
+            given = [_with_elements(tangents[1 + place]) for place in self._needed]
+            found = self.moved(_Held(key, arrays, saved), outputs, given)
+        else:
+            found = _called_and_moved(self._owner, primals, tangents)[1]
+        return (outputs, saved), (found, [_zero_at(each) for each in saved])
 
-    def _pull_of(self, held: Any, given: Any) -> tuple[jax.Array | None, ...]:
-        key, arrays, saved = held
-        return None, *self.pull(key, arrays, saved, given[0])
-
-    def pull(
-        self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[jax.Array]
-    ) -> list[jax.Array | None]:
-        """Return the gradient by each input, given those by the outputs; `None` where none was needed."""
-        found: list[jax.Array | None] = [None] * len(arrays)
+    def moved(self, held: _Held, outputs: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the outputs, given those of the inputs that are needed."""
+        found = [_zero_at(each) for each in outputs]
         if self._needed and self._differentiable:
-            # JAX's gradients by complex numbers are the conjugates of PyTorch's.
-            by_outputs = [jnp.conj(given[place]) for place in self._differentiable]
-            for place, each in zip(self._needed, self._gradients(key, arrays, saved, by_outputs), strict=True):
-                found[place] = None if each is None else jnp.conj(each)
+            leaves, tree = jax.tree.flatten(held)
+            described = [outputs[place] for place in self._differentiable]
+            results = linear_maps.call(_Derivative(self, tree), leaves, given, described)
+            for place, each in zip(self._differentiable, results, strict=True):
+                found[place] = each
         return found
 
-    def _pulled(
-        self, key: object, arrays: Sequence[object], saved: Sequence[object], given: Sequence[object]
-    ) -> list[jax.Array]:
-        found = self._back(None, [*saved, *given])
-        return [found[place] for place in self._needed]
+    def _pulled(self, held: _Held, given: Sequence[object]) -> list[jax.Array]:
+        found = self._back(None, [*held.saved, *given])
+        return [
+            jnp.zeros_like(held.arrays[place]) if found[place] is None else found[place] for place in self._needed
+        ]
+
+    def _pushed(self, held: _Held, given: Sequence[Any]) -> list[jax.Array]:
+        try:
+            return self._transposed(self._pulled, held, given)
+        except (NotImplementedError, AssertionError, TypeError, ValueError) as error:
+            raise NotImplementedError(
+                "a forward derivative (jax.jvp, jax.jacfwd, jax.hessian) of a module is its transposed backward pass, "
+                f"and JAX cannot transpose this one ({type(error).__name__}: {error}). Take gradients of gradients "
+                '(jax.jacrev(jax.jacrev(f))), or have JAX differentiate the module, as_jax(module, derivatives="jax").'
+            ) from error
+
+    def _transposed(self, gradients: Any, held: _Held, given: Sequence[Any]) -> list[jax.Array]:
+        """Return the tangents of the outputs, by the function that computes gradients."""
+        kinds = [self._outputs[place] for place in self._differentiable]
+        # Gradients are linear in those of the outputs, so their derivative is the same anywhere.
+        zeros = [jnp.zeros(kind.size, dtypes.to_jax(narrow(kind.dtype))) for kind in kinds]
+        _, transpose = jax.vjp(functools.partial(gradients, held), zeros)
+        (found,) = transpose(list(map(jnp.conj, given)))
+        return list(map(jnp.conj, found))
 
     @uncollected
-    def _pull_again(self, held: Any, given: Sequence[object]) -> tuple[object, ...]:
-        key, arrays, by_outputs = held
-        kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
+    def _again(self, held: _Held, given: Sequence[Any]) -> list[jax.Array]:
+        """Return the gradients as a function of the inputs, which PyTorch differentiates."""
         if self._second is None:
+            kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
             self._second = JaxFunction(self._gradient_again, kinds)
-        second, operands = self._second, [*arrays, *by_outputs]
-        chosen = [place for place, kind in enumerate(kinds) if kind.has_gradient]
+        return self._second([*held.arrays, *given], held.key)
 
-        def of(*values: object) -> list[jax.Array]:
-            filled = list(operands)
-            for place, value in zip(chosen, values, strict=True):
+    def _pulled_and_moved(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.gradients(*primals), self._moved_again(self._again, primals, tangents)
+
+    def _pushed_and_moved(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        pushed = functools.partial(self._transposed, self._again)
+        return self.tangents(*primals), self._moved_again(pushed, primals, tangents)
+
+    def _moved_again(self, function: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of a function of the inputs and gradients, in which nothing of what is saved counts."""
+        held, given = primals
+        values, by = [*held.arrays, *given], [*tangents[0].arrays, *tangents[1]]
+        moved = [place for place, each in enumerate(by) if not _is_zero(each)]
+
+        def of(*chosen: object) -> list[jax.Array]:
+            filled = list(values)
+            for place, value in zip(moved, chosen, strict=True):
                 filled[place] = value
-            return second(filled, key)
+            count = len(held.arrays)
+            return function(held._replace(arrays=filled[:count]), filled[count:])  # type: ignore[no-any-return]
 
-        _, pull = jax.vjp(of, *(operands[place] for place in chosen))
-        found: list[object] = [None] * len(operands)
-        for place, gradient in zip(chosen, pull(list(given)), strict=True):
-            found[place] = gradient
-        return None, found[: len(arrays)], None, found[len(arrays) :]
+        if not moved:
+            return [_zero_at(each) for each in jax.eval_shape(of)]
+        return jax.jvp(of, [values[place] for place in moved], [by[place] for place in moved])[1]  # type: ignore[no-any-return]
 
     def _gradient_again(self, *tensors: Tensor) -> Sequence[Tensor]:
         """Return the gradients of the function as PyTorch computes them, to be differentiated."""
@@ -210,13 +268,14 @@ class _Differentiated:
                 if not inputs[place].requires_grad:
                     inputs[place] = inputs[place].detach().requires_grad_()
             outputs = self._function(*inputs)
-            return torch.autograd.grad(
+            found = torch.autograd.grad(
                 [outputs[place] for place in self._differentiable],
                 [inputs[place] for place in self._needed],
                 given,
                 create_graph=True,
                 materialize_grads=True,
             )
+            return [each.clone() for each in found]
 
 
 class _Graph:
