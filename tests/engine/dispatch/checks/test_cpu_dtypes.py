@@ -22,6 +22,8 @@ REFUSED: dict[str, Call] = {
     "hypot into out": lambda a, b: torch.hypot(a, b, out=torch.empty_like(a)),
     "lerp": lambda a, b: torch.lerp(a, b, 1),
     "lerp of lists": lambda a, b: torch._foreach_lerp([a], [b], 1),
+    "clamping of lists to a complex number": lambda a, b: torch._foreach_clamp_max([a.float()], 1j),
+    "clamping of lists to complex numbers": lambda a, b: torch._foreach_maximum([a.float(), b.float()], [1.0, 1j]),
     "nextafter": torch.nextafter,
     "lcm of unlike dtypes": lambda a, b: torch.lcm(a, b.bfloat16()),
     "gcd of floats": lambda a, b: torch.gcd(a.float(), b.float()),
@@ -68,9 +70,12 @@ REFUSED: dict[str, Call] = {
     "places among few of uint16": lambda a, b: torch.isin(a.to(torch.uint16), b.to(torch.uint16)),
     "dropout of integers": lambda a, b: (torch.native_dropout(a, 0.5, False), torch.dropout(a, 0.5, True)),
     "sum of uint16": lambda a, b: a.to(torch.uint16) + b.to(torch.uint16),
+    "symmetric solve of a number": lambda a, b: torch.linalg.ldl_solve(a.diag().float(), b.int(), a[0].float()),
+    "symmetric solve by a number": lambda a, b: torch.linalg.ldl_solve(a[0].float(), b.int(), a.diag().float()),
 }
 
 TAKEN: dict[str, Call] = {
+    "complex numbers added to lists": lambda a, b: torch._foreach_add([a.float(), b.float()], [1.0, 1j])[1],
     "pooling of halves": lambda a, b: torch.nn.functional.avg_pool3d(a.expand(1, 3, 3, 3).half(), 2),
     "pooling of bfloat16": lambda a, b: torch.nn.functional.avg_pool3d(a.expand(1, 3, 3, 3).bfloat16(), 2),
     "polygamma of halves": lambda a, b: torch.polygamma(1, a.half()),

@@ -47,7 +47,7 @@ def refuse_dtypes(
     counts = (operand.dim() and 1 + min(operand.numel(), 2) for operand in operands)
     asked = operator.name, tuple(zip((operand.dtype for operand in operands), counts, strict=True)), kinds
     is_pointwise = rule.promotion is not Promotion.NONE
-    is_usual = not is_pointwise and bool not in kinds and _is_of_one_float(operands)
+    is_usual = not is_pointwise and {bool, complex}.isdisjoint(kinds) and _is_of_one_float(operands)
     is_usual = is_usual and _has_usual_places(operator, args, kwargs)
     if not operands:
         _refuse_made(operator, args, kwargs)
@@ -226,8 +226,10 @@ def _tensors(args: tuple[object, ...], kwargs: dict[str, Any]) -> list[Tensor]:
 def _kinds(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:
     """Return what else the CPU's choice of a kernel depends on: kinds of numbers, words, flags, dtypes asked for."""
     numbers = [args[w] if isinstance(w, int) else kwargs[w] for w in operator.scalars if _is_given(w, args, kwargs)]
-    words = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.dtype | bool | None))
-    return (*map(type, numbers), *words)
+    leaves = pytree.tree_leaves((args, kwargs))
+    words = (leaf for leaf in leaves if isinstance(leaf, str | torch.dtype | bool | None))
+    in_lists = (complex,) if any(isinstance(leaf, complex) for leaf in leaves) else ()
+    return (*map(type, numbers), *words, *in_lists)
 
 
 def _is_given(where: int | str, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:

@@ -141,7 +141,9 @@ def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool =
     """Implement `torch.linalg.ldl_solve`. The CPU's kernel does not broadcast batches, so they are expanded here."""
     try:
         batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
-    except RuntimeError:  # PyTorch has words of its own for it
+    except RuntimeError:
+        batch = None
+    if batch is None or LD.dim() < 2 or B.dim() < 2 or not pivots.dim():  # PyTorch has words of its own for it
         return _ldl_solve(LD, pivots, B, hermitian=hermitian)  # type: ignore[no-any-return]
     expanded = (
         LD.expand(*batch, *LD.shape[-2:]),
