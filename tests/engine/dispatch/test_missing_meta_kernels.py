@@ -10,6 +10,8 @@ import torch
 from tests.support.twins import check_same
 from torch_xla._engine.dispatch import missing_meta_kernels
 
+aten = torch.ops.aten
+
 
 @pytest.mark.parametrize("values", [3, [3, -2], [1.5, -2.0]])
 @pytest.mark.parametrize("number", [5, -7, 2.5])
@@ -161,3 +163,41 @@ def test_bytes_are_a_condition_with_the_warning_of_the_cpu() -> None:
         found = chosen("xla")
     assert told[0].filename == __file__
     assert found.tolist() == [[0.0] * 3, [1.0] * 3]
+
+
+NARROW_FIRST: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "huber_loss": torch.nn.functional.huber_loss,
+    "soft_margin_loss": torch.nn.functional.soft_margin_loss,
+    "mse_loss": torch.nn.functional.mse_loss,
+    "smooth_l1_loss": torch.nn.functional.smooth_l1_loss,
+    "binary_cross_entropy": lambda a, b: aten.binary_cross_entropy(a, a, b),
+    "binary_cross_entropy_with_logits": torch.nn.functional.binary_cross_entropy_with_logits,
+    "normal": lambda a, b: torch.normal(a, b * 0),
+    "mse_loss_backward": lambda a, b: aten.mse_loss_backward(b, a, b, 0),
+    "smooth_l1_loss_backward": lambda a, b: aten.smooth_l1_loss_backward(b, a, b, 0, 1.0),
+    "soft_margin_loss_backward": lambda a, b: aten.soft_margin_loss_backward(b, a, b, 0),
+    "mish_backward": lambda a, b: aten.mish_backward(b, a),
+    "threshold_backward": lambda a, b: [aten.threshold_backward(a, b, 0.5), aten.threshold_backward(b, a, 0.5)],
+    "block_diag": lambda a, b: [torch.block_diag(a, b[0]), torch.block_diag(b[0], a), torch.block_diag(a[0], b[0])],
+    "addr": lambda a, b: [torch.addr(a[0], b, b), torch.addr(b[0], a, a), torch.addr(b[0].long(), a, a)],
+    "linspace": lambda a, b: torch.linspace(a[0], b[1], 3, device=a.device),
+    "ldexp": lambda a, b: [torch.ldexp(a, b * 20), torch.ldexp(b, a * 20)],
+}
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float32), (torch.float32, torch.float64),
+                                    (torch.bfloat16, torch.float16)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("function", NARROW_FIRST.values(), ids=list(NARROW_FIRST))
+def test_results_of_unlike_floats_have_the_dtype_they_have_on_the_cpu(
+    function: Callable[[torch.Tensor, torch.Tensor], Any], dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    narrow, wide = (torch.tensor([0.25, 0.9]).to(dtype) for dtype in dtypes)
+    check_same(lambda device: function(narrow.to(device), wide.to(device)))
+
+
+def test_a_loss_of_unlike_floats_is_learnt_from_in_the_dtype_of_its_input() -> None:
+    """Its gradient too: the CPU refuses that of `huber_loss`, for which PyTorch's own kernels take one dtype."""
+    x = torch.tensor([0.25, 2.5], dtype=torch.float16, device="xla", requires_grad=True)
+    (gradient,) = torch.autograd.grad(torch.nn.functional.huber_loss(x, torch.ones(2, device="xla")), x)
+    assert gradient.dtype is torch.float16
+    assert gradient.tolist() == [-0.375, 0.5]

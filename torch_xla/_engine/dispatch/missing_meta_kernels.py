@@ -1,5 +1,6 @@
 """Meta kernels that PyTorch lacks, or whose results have other strides than on the CPU."""
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..compat.names import torch as private
 from ..compat.names.torch import pytree
+from ..lowering.machinery.promotion import common_dtype
 from ..metrics.user_lines import user_line
 from .tensor_iterator import stride_of_indexed
 
@@ -158,6 +160,36 @@ def _element_by_element(op: Any) -> Callable[..., object]:
     return kernel
 
 
+def _in_dtype_of(place: int, op: Any) -> Callable[..., object]:
+    """Give the result the dtype of one operand, as all devices allocate it: PyTorch's own kernel promotes."""
+
+    def kernel(*args: Any, **options: Any) -> Tensor:
+        return op(*args, **options).to(args[place].dtype)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def _promoted(op: Any) -> Callable[..., object]:
+    """Give the result the dtype that the first two operands promote to; PyTorch's own kernel takes that of one."""
+
+    def kernel(self: Tensor, other: Tensor, *args: Any) -> Tensor:
+        return op(self, other, *args).to(torch.result_type(self, other))  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def block_diag(tensors: list[Tensor]) -> Tensor:
+    """Promote as other operators: a tensor without dimensions counts only if its kind is higher."""
+    dtype = common_dtype([(tensor.dtype, tensor.dim()) for tensor in tensors], [])
+    return aten.block_diag.default(tensors).to(dtype)  # type: ignore[no-any-return]
+
+
+def addr(self: Tensor, vec1: Tensor, vec2: Tensor, **factors: object) -> Tensor:
+    """Promote the addend with its dimensions, which it is given first if it has none."""
+    dtype = functools.reduce(torch.promote_types, (self.dtype, vec1.dtype, vec2.dtype))
+    return aten.addr.default(self, vec1, vec2, **factors).to(dtype)  # type: ignore[no-any-return]
+
+
 def nansum(self: Tensor, dim: list[int] | None = None, *args: object, **options: object) -> Tensor:
     """Take no dimensions as all of them, as other sums do."""
     result: Tensor = aten.nansum.default(self, dim or None, *args, **options)
@@ -294,6 +326,20 @@ _LOSSES_OF_CLASSES = (
     aten.nll_loss2d_backward.default,
 )
 
+# Which operand has the dtype of the result.
+_IN_DTYPE_OF = {
+    aten.binary_cross_entropy.default: 0,
+    aten.huber_loss.default: 0,
+    aten.normal.Tensor_Tensor: 0,
+    aten.soft_margin_loss.default: 0,
+    aten.binary_cross_entropy_backward.default: 1,
+    aten.huber_loss_backward.default: 1,
+    aten.mish_backward.default: 1,
+    aten.mse_loss_backward.default: 1,
+    aten.smooth_l1_loss_backward.default: 1,
+    aten.soft_margin_loss_backward.default: 1,
+}
+
 # By the arguments of each: the slope below zero, if the operand is gone and the result is given in its place.
 _SLOPES: dict[Any, Callable[..., float]] = {
     aten.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, x: alpha if is_result else 0,
@@ -310,6 +356,9 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{f"{op.name()}.dtype": _of_dtype(op) for op in (aten.addmm.default, aten.baddbmm.default)},
     "aten::_scaled_grouped_mm_v2": scaled_grouped_mm_v2,
     **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
+    **{op.name(): _in_dtype_of(place, op) for op, place in _IN_DTYPE_OF.items()},
+    "aten::addr": addr,
+    "aten::block_diag": block_diag,
     "aten::geqrf": geqrf,
     "aten::histc": histc,
     "aten::index.Tensor": index,
@@ -328,5 +377,6 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::normal.Tensor_float": lambda mean, std=1.0, generator=None: torch.empty_like(mean),
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,
+    "aten::threshold_backward": _promoted(aten.threshold_backward.default),
     "aten::where.self": where,
 }

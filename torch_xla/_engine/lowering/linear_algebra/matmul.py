@@ -235,8 +235,9 @@ def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: objec
 
 @lowers(aten.addr.default)
 def addr(self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    # Unlike its siblings it promotes the tensors (but not the numbers), and takes bools: there it means "or" and "and".
-    tensors = [(dtypes.to_torch(operand.dtype), operand.ndim) for operand in (self, vec1, vec2)]
+    # Unlike its siblings it promotes the tensors (but not the numbers), the addend with the dimensions of the product,
+    # and takes bools: there it means "or" and "and".
+    tensors = [(dtypes.to_torch(operand.dtype), 1) for operand in (self, vec1, vec2)]
     dtype = dtypes.to_jax(common_dtype(tensors, []))
     self, vec1, vec2 = (widened(operand.astype(dtype)) for operand in (self, vec1, vec2))
     if dtype != np.bool_:

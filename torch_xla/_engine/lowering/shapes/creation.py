@@ -33,12 +33,12 @@ def _dtype_or_default(dtype: torch.dtype | None) -> np.dtype:
 def _dtype_of_numbers(*numbers: Any) -> np.dtype:
     """Return the dtype of a tensor made from these numbers, or from zero-dim arrays."""
     kinds = (int if jax.export.is_symbolic_dim(n) else getattr(n, "dtype", type(n)) for n in numbers)
-    kind = np.result_type(*kinds).kind
-    if kind == "c":
+    found = {np.dtype(kind).kind for kind in kinds}  # NumPy has no common dtype for bfloat16 and float16
+    if "c" in found:
         return np.result_type(default_dtype(), np.complex64)
-    if kind in "iu":
-        return INT64
-    return np.dtype(np.bool_) if kind == "b" else default_dtype()
+    if not found <= set("biu"):
+        return default_dtype()
+    return np.dtype(np.bool_) if found == {"b"} else INT64
 
 
 def _filled(shape: Sequence[int], number: object, dtype: np.dtype) -> jax.Array:
