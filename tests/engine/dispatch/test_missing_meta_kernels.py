@@ -181,7 +181,7 @@ NARROW_FIRST: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "block_diag": lambda a, b: [torch.block_diag(a, b[0]), torch.block_diag(b[0], a), torch.block_diag(a[0], b[0])],
     "addr": lambda a, b: [torch.addr(a[0], b, b), torch.addr(b[0], a, a), torch.addr(b[0].long(), a, a)],
     "linspace": lambda a, b: torch.linspace(a[0], b[1], 3, device=a.device),
-    "ldexp": lambda a, b: [torch.ldexp(a, b * 20), torch.ldexp(b, a * 20)],
+    "ldexp": lambda a, b: [torch.ldexp(a, b * 20), torch.ldexp(b, a * 20), torch.ldexp(a[0].long(), b[0])],
 }
 
 

@@ -190,6 +190,11 @@ def addr(self: Tensor, vec1: Tensor, vec2: Tensor, **factors: object) -> Tensor:
     return aten.addr.default(self, vec1, vec2, **factors).to(dtype)  # type: ignore[no-any-return]
 
 
+def ldexp(self: Tensor, other: Tensor) -> Tensor:
+    """Promote with the dtype of the power, as PyTorch's composition does, of tensors without dimensions too."""
+    return self * torch.pow(2.0, other)
+
+
 def nansum(self: Tensor, dim: list[int] | None = None, *args: object, **options: object) -> Tensor:
     """Take no dimensions as all of them, as other sums do."""
     result: Tensor = aten.nansum.default(self, dim or None, *args, **options)
@@ -363,6 +368,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::histc": histc,
     "aten::index.Tensor": index,
     **{op.name(): _index_add(op) for op in (aten.index_add.default, aten.index_add_.default)},
+    "aten::ldexp.Tensor": ldexp,
     "aten::linear_backward": linear_backward,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
     "aten::all.dims": _contiguous(aten.all.dims),

@@ -173,6 +173,9 @@ THEMSELVES: dict[str, Call] = {
     "gather": lambda ones: torch.gather(x := ones(4), 0, ones(4).long(), out=x.view(4)),
     "index_select": lambda ones: torch.index_select(x := ones(4), 0, ones(1).long(), out=x[:1]),
     "take": lambda ones: torch.take(x := ones(4), ones(1).long(), out=x[:1]),
+    "masked_select": lambda ones: torch.masked_select(x := ones(4), ones(4) > 0, out=x[:1]),
+    "masked_select of a mask": lambda ones: torch.masked_select(x := ones(4) > 0, x, out=x),
+    "nonzero": lambda ones: torch.nonzero(x := ones(4).long(), out=x),
     "linalg.cross": lambda ones: torch.linalg.cross(x := ones(3), ones(3), out=x),
     "index_add": lambda ones: torch.index_add(ones(4), 0, ones(4).long() - 1, x := ones(4), out=x),
 }

@@ -44,8 +44,8 @@ _PLACE_ELEMENTS = frozenset(
 
 # They read elements from other places than they write them to, so an `out=` of theirs may be nothing that they read.
 _READ_ELSEWHERE = frozenset(
-    ("cat", "gather", "index", "index_add", "index_copy", "index_reduce", "index_select", "linalg_cross", "scatter",
-     "scatter_add", "scatter_reduce", "take")
+    ("cat", "gather", "index", "index_add", "index_copy", "index_reduce", "index_select", "linalg_cross",
+     "masked_select", "nonzero", "scatter", "scatter_add", "scatter_reduce", "take")
 )  # fmt: skip
 
 # Their operands must have one dtype. Others take indices or masks beside numbers.

@@ -18,6 +18,8 @@ from ...tensor.host_known_values import Asked, known_numbers
 from ...tensor.storage import shows_all, snapshot, value_of, wrap
 from ..checks import index_checks
 from ..checks.cpu_dtypes import refuse_without_kernel
+from ..checks.cpu_errors import refuse_partial_overlap
+from ..op_schema import operator_of
 from ..out_variants import fill_out
 from ..recording_kernel import append, recorder
 
@@ -54,6 +56,7 @@ def nonzero_out(self: Tensor, *, out: Tensor) -> Tensor:
             f"nonzero: expected self and out to be on the same device, but got out on {out.device} and self on "
             f"{self.device}. Move it with `.to({str(self.device)!r})`."
         )
+    refuse_partial_overlap(operator_of("aten::nonzero.out"), [out], (self,), {"out": out})
     fill_out(out, nonzero(self))
     return out
 
@@ -70,6 +73,7 @@ def masked_select_out(self: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
     """Implement `torch.masked_select(x, mask, out=...)`."""
     if out.dtype is not self.dtype:
         raise RuntimeError(f"masked_select(): self and result must have the same scalar type, not {out.dtype}")
+    refuse_partial_overlap(operator_of("aten::masked_select.out"), [out], (self, mask), {"out": out})
     fill_out(out, masked_select(self, mask))
     return out
 
