@@ -32,6 +32,10 @@ def test_the_parts_together_are_the_whole(
         assert each.padded.shape == found[0].padded.shape
         whole[each.indices] = each.data
     assert whole.equal(host)
+    parts = addressable_shards.local_parts(on(device, host, sharding))
+    assert {begin: part.array.tolist() for begin, part in parts.items()} == {
+        each.begin: host[each.indices].float().numpy().tolist() for each in found if each.data.numel()
+    }
     places = addressable_shards.local_places(on(device, host, sharding))
     assert places == [(each.begin, tuple(each.data.shape)) for each in found]
 
@@ -39,8 +43,11 @@ def test_the_parts_together_are_the_whole(
 def test_a_copy_is_told_from_the_part_it_is_a_copy_of(device: Device) -> None:
     x = on(device, torch.arange(8.0).view(4, 2), ROWS)
     assert sorted(each.replica for each in addressable_shards.local_shards(x)) == [0, 0, 1, 1]
-    once = addressable_shards.local_shards(x, replicas=False)
-    assert torch.cat([each.data for each in once]).equal(torch.arange(8.0).view(4, 2))
+    parts = addressable_shards.local_parts(x)
+    assert {begin: (part.array.tolist(), part.is_first) for begin, part in parts.items()} == {
+        (0, 0): ([[0, 1], [2, 3]], True),
+        (2, 0): ([[4, 5], [6, 7]], True),
+    }
 
 
 @pytest.mark.parametrize("size", [(8, 2), (5, 2)], ids=["even", "uneven"])

@@ -29,60 +29,84 @@ class Shard(NamedTuple):
     @property
     def data(self) -> torch.Tensor:
         """The elements that the indices say."""
-        return self.padded[tuple(slice(each.stop - each.start) for each in self.indices)]
+        return self.padded[tuple(map(slice, _size(self.indices)))]
 
     @property
     def begin(self) -> tuple[int, ...]:
         """Return the offset in the whole tensor."""
-        return tuple(int(each.start) for each in self.indices)
+        return _begin(self.indices)
 
 
-def local_shards(tensor: torch.Tensor, replicas: bool = True) -> list[Shard]:
-    """Return the shard of `tensor` on each device of this process, in the order of the devices. Waits for them.
+class Part(NamedTuple):
+    """One of the different parts of a value that this process has."""
 
-    Without `replicas`, each shard is returned on one device of the program only.
+    array: np.ndarray  # read-only: it may be the memory of its device
+    is_first: bool  # whether a device of this process has the first of its copies in the program
+
+
+class _Held(NamedTuple):
+    """What one device of this process holds of a value."""
+
+    data: Any  # the array of JAX: as long on every device, where the devices do not divide the whole evenly
+    device: Any
+    indices: tuple[slice, ...]
+    replica: int
+
+
+def local_shards(tensor: torch.Tensor) -> list[Shard]:
+    """Return a copy of the shard of `tensor` on each device of this process, in the order of the devices.
+
+    Waits for the devices.
     """
-    sharding_annotations.keep_now(tensor)
-    buffer = materialise(snapshot(tensor))
-    if buffer.ndim != tensor.dim():
-        return _values_of_devices(tensor, buffer)
-    found = [shard for shard in buffer.addressable_shards if replicas or shard.replica_id == 0]
     return [
         Shard(
-            from_numpy(np.array(shard.data)).to(tensor.dtype),
-            platform.real_name(shard.device),
-            _within(shard.index, tuple(tensor.shape)),
-            shard.replica_id,
+            from_numpy(np.array(held.data)).to(tensor.dtype),
+            platform.real_name(held.device),
+            held.indices,
+            held.replica,
         )
-        for shard in sorted(found, key=lambda shard: platform.ordinal_of(shard.device))
+        for held in _held(tensor)
     ]
 
 
-def local_arrays(tensor: torch.Tensor) -> dict[tuple[int, ...], np.ndarray]:
-    """Return the different shards that this process has, by their offsets. Waits for them.
+def local_parts(tensor: torch.Tensor) -> dict[tuple[int, ...], Part]:
+    """Return the different parts of `tensor` that this process has, by their offsets. Waits for the devices.
 
-    An array may be the memory of its device, and cannot be written to.
+    The arrays have the counterpart of the tensor's dtype. A part without elements is there only if the tensor has none.
     """
-    sharding_annotations.keep_now(tensor)
-    buffer = materialise(snapshot(tensor))
-    if buffer.ndim != tensor.dim() or dtypes.to_torch(buffer.dtype) != tensor.dtype:
-        return {shard.begin: to_numpy(shard.data) for shard in local_shards(tensor)}
-    found = {}
-    for shard in buffer.addressable_shards:
-        within = _within(shard.index, tuple(tensor.shape))
-        begin = tuple(int(each.start) for each in within)
-        if begin not in found:
-            found[begin] = np.asarray(shard.data)[tuple(slice(each.stop - each.start) for each in within)]
+    found: dict[tuple[int, ...], Part] = {}
+    for held in _held(tensor):
+        begin, size = _begin(held.indices), _size(held.indices)
+        if begin in found:
+            found[begin] = found[begin]._replace(is_first=found[begin].is_first or held.replica == 0)
+        elif 0 not in size or not tensor.numel():
+            array = np.asarray(held.data)[tuple(map(slice, size))]
+            if array.dtype != dtypes.to_jax(tensor.dtype):
+                array = to_numpy(from_numpy(np.array(array)).to(tensor.dtype))
+            found[begin] = Part(array, held.replica == 0)
     return found
 
 
-def _values_of_devices(tensor: torch.Tensor, buffer: Any) -> list[Shard]:
-    """Return the values of a tensor in a manual region, where each device has its own value."""
-    everything = tuple(slice(0, length, 1) for length in tensor.shape)
-    return [
-        Shard(from_numpy(np.array(shard.data)[0]).to(tensor.dtype), platform.real_name(shard.device), everything, 0)
-        for shard in sorted(buffer.addressable_shards, key=lambda shard: platform.ordinal_of(shard.device))
-    ]
+def _held(tensor: torch.Tensor) -> list[_Held]:
+    sharding_annotations.keep_now(tensor)
+    buffer = materialise(snapshot(tensor))
+    size, in_order = tuple(tensor.shape), sorted(buffer.addressable_shards, key=_ordinal)
+    if buffer.ndim != tensor.dim():  # in a manual region, where each device has its own value
+        everything = tuple(slice(0, length, 1) for length in size)
+        return [_Held(shard.data[0], shard.device, everything, 0) for shard in in_order]
+    return [_Held(shard.data, shard.device, _within(shard.index, size), shard.replica_id) for shard in in_order]
+
+
+def _ordinal(shard: Any) -> int:
+    return platform.ordinal_of(shard.device)
+
+
+def _begin(indices: Sequence[slice]) -> tuple[int, ...]:
+    return tuple(int(each.start) for each in indices)
+
+
+def _size(indices: Sequence[slice]) -> tuple[int, ...]:
+    return tuple(int(each.stop - each.start) for each in indices)
 
 
 def _within(index: Sequence[slice], size: tuple[int, ...]) -> tuple[slice, ...]:
@@ -100,16 +124,20 @@ def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int,
     index = sharding.addressable_devices_indices_map(carried(shape, sharding))
     local = sorted(target.local, key=platform.ordinal_of)
     places = [_within(index[device], shape) for device in local]
-    return [(tuple(each.start for each in place), tuple(each.stop - each.start for each in place)) for place in places]
+    return [(_begin(place), _size(place)) for place in places]
 
 
-def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor], shares: bool = False) -> None:
+def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
     """Write to `tensor` the shard of each device of this process, in the order of `local_places`.
 
     Every process of the program brings its own. Where the devices do not divide the whole evenly, parts may have the
-    padding of `Shard.padded`. With `shares` the devices may go on to use the memory of the parts. Raises `RuntimeError`
-    for parts of another number or size.
+    padding of `Shard.padded`. Raises `RuntimeError` for parts of another number or size.
     """
+    give_local_shards(tensor, [part.to("cpu", copy=True) for part in parts])
+
+
+def give_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+    """Write the same, of parts on the CPU that the caller gives away: the devices may go on to use their memory."""
     value = value_of(tensor)
     target = value.device.target
     sharding = to_jax(planned_sharding(tensor), target)
@@ -127,8 +155,7 @@ def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor], share
                 f"{list(part.shape)}; expected {tensor.dtype} of {list(size)}"
             )
     made = Value(snapshot(tensor).spec, value.device, None, -1)
-    hosts = [to_numpy(part.cpu()) for part in parts]
-    hosts = [host if shares and host.shape == length else _padded(host, length) for host in hosts]
+    hosts = [_padded(to_numpy(part), length) for part in parts]
     made.buffer = buffers.of_parts(whole, sharding, dict(zip(local, hosts, strict=True)))
     hold(tensor, made)
     mark = sharding_annotations.mark_of(tensor)
@@ -137,4 +164,6 @@ def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor], share
 
 
 def _padded(host: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    if host.shape == size:
+        return host
     return np.pad(host, [(0, wanted - length) for length, wanted in zip(host.shape, size, strict=True)])

@@ -19,4 +19,5 @@ from .seeds import state_of as random_state_of
 from .sharding_annotations import remember as remember_sharding
 from .storage import value_of
 from .storage import wrap as wrap_value
+from .upload import from_numpy
 from .upload import upload as upload_value

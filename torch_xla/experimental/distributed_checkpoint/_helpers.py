@@ -1,19 +1,25 @@
 """Convert tensors on a mesh to the form of `torch.distributed.checkpoint`: the shards of this process, on the CPU."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.tensor import DTensor
 
 from ..._engine import sharding
-from ..._engine.compat.names.torch_checkpoint import dedup_save_plans
+from ..._engine.compat.names.torch_checkpoint import dedup_save_plans, offset_of_local
 from ..._engine.compat.names.torch_checkpoint import flatten_state_dict as flatten_state_dict
 from ..._engine.compat.names.torch_checkpoint import narrow_tensor_by_index as narrow_tensor_by_index
 from ..._engine.compat.names.torch_checkpoint import set_element as set_element
+from ..._engine.compat.names.torch_checkpoint import unflatten_state_dict as unflatten_state_dict
+from ..._engine.dtypes import to_numpy
 from ..._engine.pytree import with_tensors_replaced as replaced
+from ..._engine.tensor import from_numpy
 from ...distributed import spmd as xs
 from ...distributed.spmd.xla_sharded_tensor import is_divided
 
@@ -103,23 +109,59 @@ def _is_on_xla(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "xla"
 
 
+class _Own(NamedTuple):
+    """What this process has of a tensor, and where that begins in the whole: a `DTensor` has a part per process."""
+
+    local: torch.Tensor
+    offset: tuple[int, ...]
+
+    def begin(self, begin: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the place in the whole of what begins here in the local tensor."""
+        return tuple(there + here for there, here in zip(self.offset, begin, strict=True))
+
+    def parts(self) -> dict[tuple[int, ...], sharding.Part]:
+        """Return the different parts that this process has, by their places in the whole. Waits for the devices."""
+        if not _is_on_xla(self.local):
+            return {self.offset: sharding.Part(to_numpy(self.local), True)}
+        return {self.begin(begin): part for begin, part in sharding.local_parts(self.local).items()}
+
+    def places(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """Return the sizes of the same parts, without reading values."""
+        if not _is_on_xla(self.local):
+            return {self.offset: tuple(self.local.shape)}
+        places, is_empty = sharding.local_places(self.local), not self.local.numel()
+        return {self.begin(begin): size for begin, size in places if 0 not in size or is_empty}
+
+    def load(self, parts: Mapping[tuple[int, ...], torch.Tensor]) -> None:
+        """Write these parts, whose memory the devices may go on to use."""
+        if not _is_on_xla(self.local):
+            self.local.copy_(parts[self.offset])
+            return
+        nothing = torch.empty(0, dtype=self.local.dtype)
+        places = [(self.begin(begin), size) for begin, size in sharding.local_places(self.local)]
+        sharding.give_local_shards(
+            self.local, [parts[begin] if begin in parts else nothing.view(size) for begin, size in places]
+        )
+
+
+def _own(tensor: torch.Tensor) -> _Own:
+    plain = xs.unwrap_sharded_tensor(tensor)
+    if not isinstance(plain, DTensor):
+        return _Own(plain.detach(), (0,) * plain.dim())
+    return _Own(plain.to_local().detach(), offset_of_local(plain))
+
+
 def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
-    tensor = xs.unwrap_sharded_tensor(tensor)
-    own = sharding.local_shards(tensor.detach(), replicas=False)
-    found = {shard.begin: shard.data for shard in own if shard.data.numel() or not tensor.numel()}
+    own = _own(tensor)
+    found = {begin: _copied(part.array, tensor.dtype) for begin, part in own.parts().items() if part.is_first}
     return _CpuShards(found, tensor.shape, tensor.dtype)
+
+
+def _copied(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return from_numpy(np.array(array)).to(dtype)
 
 
 def _parts_to_load(tensor: torch.Tensor) -> _CpuShards:
     """Allocate memory for this process's shards of a tensor, without reading values."""
-    places = sharding.local_places(tensor)
-    wanted = [(begin, size) for begin, size in places if 0 not in size or not tensor.numel()]
-    found = {begin: torch.empty(size, dtype=tensor.dtype) for begin, size in wanted}
+    found = {begin: torch.empty(size, dtype=tensor.dtype) for begin, size in _own(tensor).places().items()}
     return _CpuShards(found, tensor.shape, tensor.dtype)
-
-
-def _load(tensor: torch.Tensor, parts: _CpuShards) -> None:
-    places = sharding.local_places(tensor)
-    nothing = torch.empty(0, dtype=tensor.dtype)
-    own = [parts.shards[begin] if begin in parts.shards else nothing.view(size) for begin, size in places]
-    sharding.load_local_shards(tensor, own, shares=True)

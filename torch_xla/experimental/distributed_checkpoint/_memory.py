@@ -1,118 +1,36 @@
 """Checkpoints in the memory of hosts: each process keeps the state that it has, and another host has a copy of it.
 
 The files are in shared memory, which outlives the processes that `torchrun` starts again. Of each process there are two
-slots: the last whole state, and the one that is being written. A slot is valid when its head is there, which is written
-last and has the checksum of the data. Hosts exchange copies through the process group of the manager.
+slots: the last whole state, and the one that is being written. Hosts exchange copies through the process group of the
+manager.
 """
 
 import hashlib
-import mmap
-import os
 import pickle
 import warnings
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from ..._engine import sharding
-from ..._engine.dtypes import to_numpy
-from ...distributed import spmd as xs
-from ._helpers import _CpuShards, _is_on_xla, _load, flatten_state_dict, set_element
+from ._helpers import _CpuShards, _is_on_xla, _own, flatten_state_dict, set_element, unflatten_state_dict
 from ._keeper import folder_of_job
+from ._slots import Head, Kept, Slot, array_at, sum_of, tensor_at
 
 _ALIGNED = 64
-_WORDS = 1 << 17  # of 64 bits, in a block of the checksum
 _SENT = 1 << 28  # bytes of a message
 
 
-class _Kept(NamedTuple):
-    """The description of a kept tensor: its whole shape, and offset and shape of each part that the process has."""
+class Copied(NamedTuple):
+    """A state in a slot that is not valid yet: its head lacks the checksum."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    mesh: str  # of a `DTensor`: how its processes divide it
-    parts: dict[tuple[int, ...], tuple[int, ...]]
-
-
-class _Head(NamedTuple):
-    """The description of a valid slot: process, step, and the offsets of the parts in the data."""
-
-    step: int
-    rank: int
-    world: int
-    size: int
-    sum: int
-    tensors: dict[str, _Kept]
-    at: dict[tuple[str, tuple[int, ...]], int]
-    others: bytes
-
-
-class _Slot:
-    """A file of data in shared memory, and its head."""
-
-    def __init__(self, folder: Path, rank: int, number: int) -> None:
-        self.data, self.head = folder / f"{rank}-{number}.data", folder / f"{rank}-{number}.head"
-        self._bytes: torch.Tensor | None = None  # kept: a new mapping would fault page by page
-        self._file = 0  # another process may have removed the file
-
-    def read_head(self) -> _Head | None:
-        """Return the head, or `None` if the slot is not valid."""
-        try:
-            written = self.head.read_bytes()
-        except FileNotFoundError:
-            return None
-        if len(written) < 4 or zlib.crc32(written[4:]).to_bytes(4, "little") != written[:4]:
-            return None
-        return _Head(*pickle.loads(written[4:]))
-
-    def begin(self, size: int) -> torch.Tensor:
-        """Make the slot invalid, and return its memory. Raises `OSError` if the host has not as much."""
-        self.head.unlink(missing_ok=True)
-        if self.data.exists() and not self.data.stat().st_mode & 0o200:  # `read` has lent it
-            self.data.unlink()
-        with self.data.open("a+b") as file:
-            found = os.fstat(file.fileno())
-            if self._bytes is None or (found.st_ino, found.st_size) != (self._file, size):
-                self._bytes = None
-                os.ftruncate(file.fileno(), size)
-                if size:
-                    os.posix_fallocate(file.fileno(), 0, size)  # else the first write to a page that lacks kills
-                self._bytes, self._file = self._mapped(mmap.ACCESS_WRITE), found.st_ino
-        return self._bytes
-
-    def memory(self) -> torch.Tensor:
-        """Return the memory that `begin` returned."""
-        assert self._bytes is not None
-        return self._bytes
-
-    def commit(self, head: bytes) -> None:
-        """Make the slot valid."""
-        aside = self.head.with_suffix(".new")
-        aside.write_bytes(zlib.crc32(head).to_bytes(4, "little") + head)
-        aside.rename(self.head)
-
-    def drop(self) -> None:
-        """Give the memory back."""
-        self.head.unlink(missing_ok=True)
-        self.data.unlink(missing_ok=True)
-        self._bytes = None
-
-    def read(self) -> torch.Tensor:
-        """Return the data. Tensors may go on to use this memory: no later state is written to it."""
-        self.data.chmod(0o400)
-        return self._mapped(mmap.ACCESS_COPY)
-
-    def _mapped(self, access: int) -> torch.Tensor:
-        with self.data.open("rb" if access == mmap.ACCESS_COPY else "r+b") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return torch.empty(0, dtype=torch.uint8)
-            return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=access), dtype=torch.uint8)
+    slot: Slot
+    head: Head
+    to_save: frozenset[tuple[str, tuple[int, ...]]]  # the parts which this process writes to a path
+    paths: Any  # of the names
 
 
 class Memory:
@@ -126,7 +44,7 @@ class Memory:
         hosts = self._gather((Path("/proc/sys/kernel/random/boot_id").read_text(), str(self.folder)))
         self._holders = holders_of(hosts)
         self._written = [each for each in range(self.world) if each == self.rank or self._holders[each] == self.rank]
-        self._slots = {rank: [_Slot(self.folder, rank, number) for number in range(2)] for rank in self._written}
+        self._slots = {rank: [Slot(self.folder, rank, number) for number in range(2)] for rank in self._written}
         self._is_fresh = True  # what is there is of the processes before
         self.source = ""
 
@@ -134,23 +52,21 @@ class Memory:
         """Return whether a step is kept."""
         return step % self._every == 0
 
-    def copy(self, step: int, state_dict: dict[str, Any]) -> tuple[_Slot, _Head] | None:
-        """Copy a state to a slot, and return the slot with its head, which has no checksum yet.
-
-        Returns `None` with a warning if the host has no memory for it.
-        """
+    def copy(self, step: int, state_dict: dict[str, Any]) -> Copied | None:
+        """Copy a state to a slot; each byte once. Returns `None` with a warning if the host has no memory for it."""
         if self._is_fresh:  # a state of a later step is one that this run has not come to
             self._forget(step - 1, self._written)
             self._is_fresh = False
-        flat, _ = flatten_state_dict(state_dict)
-        shards = {name: _parts_of(each) for name, each in flat.items() if isinstance(each, torch.Tensor)}
-        tensors = {name: _described(flat[name], _sizes(parts)) for name, parts in shards.items()}
-        others = pickle.dumps({name: each for name, each in flat.items() if name not in shards})
+        flat, paths = flatten_state_dict(state_dict)
+        parts = {name: _own(each).parts() for name, each in flat.items() if isinstance(each, torch.Tensor)}
+        sizes = {name: {begin: part.array.shape for begin, part in each.items()} for name, each in parts.items()}
+        tensors = {name: _described(flat[name], each) for name, each in sizes.items()}
+        others = pickle.dumps({name: each for name, each in flat.items() if name not in parts})
+        every = {(name, begin): part for name, each in parts.items() for begin, part in each.items()}
         at, size = {}, 0
-        for name, parts in shards.items():
-            for begin, part in parts.items():
-                at[name, begin] = size
-                size += -(-part.nbytes // _ALIGNED) * _ALIGNED
+        for key, part in every.items():
+            at[key] = size
+            size += -(-part.array.nbytes // _ALIGNED) * _ALIGNED
         slot = self._oldest(self.rank)
         try:
             memory = slot.begin(size)
@@ -162,20 +78,35 @@ class Memory:
                 stacklevel=4,
             )
             return None
-        for name, parts in shards.items():
-            for begin, part in parts.items():
-                there = memory.numpy()[at[name, begin] : at[name, begin] + part.nbytes]
-                there[:] = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-        return slot, _Head(step, self.rank, self.world, size, 0, tensors, at, others)
+        for key, part in every.items():
+            array_at(memory, at[key], part.array.shape, tensors[key[0]].dtype)[...] = part.array
+        head = Head(step, self.rank, self.world, size, 0, tensors, at, others)
+        return Copied(slot, head, frozenset(key for key, part in every.items() if part.is_first), paths)
 
-    def finish(self, copied: tuple[_Slot, _Head] | None) -> None:
+    @staticmethod
+    def to_save(copied: Copied, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a copied state which this process writes to a path, on the memory of the slot."""
+        memory, flat = copied.slot.memory(), flatten_state_dict(state_dict)[0]
+        found = pickle.loads(copied.head.others)
+        for name, kept in copied.head.tensors.items():
+            shards = {
+                begin: tensor_at(memory, copied.head.at[name, begin], size, kept.dtype)
+                for begin, size in kept.parts.items()
+                if (name, begin) in copied.to_save
+            }
+            is_plain = not _is_on_xla(flat[name]) and not isinstance(flat[name], DTensor)
+            found[name] = (
+                next(iter(shards.values())) if is_plain else _CpuShards(shards, torch.Size(kept.shape), kept.dtype)
+            )
+        return unflatten_state_dict({name: found[name] for name in flat}, copied.paths)
+
+    def finish(self, copied: Copied | None) -> None:
         """Make a copy valid, and exchange it with other hosts. Returns when all processes have done so."""
         head, data = b"", torch.empty(0, dtype=torch.uint8)
         if copied is not None:
-            slot, found = copied
-            data = slot.memory()
-            head = pickle.dumps(tuple(found._replace(sum=_sum(data))))
-            slot.commit(head)
+            data = copied.slot.memory()
+            head = pickle.dumps(tuple(copied.head._replace(sum=sum_of(data))))
+            copied.slot.commit(head)
         self._exchange(head, data)
         if self._group is not None:
             dist.barrier(self._group)  # a process writes over a state when all have the next
@@ -213,7 +144,7 @@ class Memory:
             newest = max(common)
             sources = [self._source(rank, newest, held) for rank in range(self.world)]
             head, data = self._fetch(newest, sources)
-            problem = "damaged" if head is None or _sum(data) != head.sum else _misfit(head.tensors, state_dict)
+            problem = "damaged" if head is None or sum_of(data) != head.sum else _misfit(head.tensors, state_dict)
             problems = self._gather(problem)
             if not any(problems):
                 assert head is not None
@@ -238,16 +169,16 @@ class Memory:
             if head is None or head.step > after:
                 slot.drop()
 
-    def _slots_of(self, rank: int) -> list[_Slot]:
-        return self._slots.get(rank) or [_Slot(self.folder, rank, number) for number in range(2)]
+    def _slots_of(self, rank: int) -> list[Slot]:
+        return self._slots.get(rank) or [Slot(self.folder, rank, number) for number in range(2)]
 
-    def _oldest(self, rank: int) -> _Slot:
+    def _oldest(self, rank: int) -> Slot:
         heads = [(head.step if (head := slot.read_head()) else -1) for slot in self._slots[rank]]
         return self._slots[rank][heads.index(min(heads))]
 
     def _held(self) -> tuple[set[int], dict[int, list[int]]]:
         """Return the numbers of processes in the heads on this host, and the steps of each process of this program."""
-        heads = [_Slot(self.folder, *map(int, each.stem.split("-"))).read_head() for each in self.folder.glob("*.head")]
+        heads = [Slot(self.folder, *map(int, each.stem.split("-"))).read_head() for each in self.folder.glob("*.head")]
         found: dict[int, list[int]] = {}
         for head in heads:
             if head is not None and head.world == self.world:
@@ -258,7 +189,7 @@ class Memory:
         having = [each for each, (_, has) in enumerate(held) if step in has.get(rank, ())]
         return rank if rank in having else having[0]
 
-    def _fetch(self, step: int, sources: list[int]) -> tuple[_Head | None, torch.Tensor]:
+    def _fetch(self, step: int, sources: list[int]) -> tuple[Head | None, torch.Tensor]:
         """Return head and data of this process's state, from this host's memory or from the process that has it."""
         asked = [each for each, source in enumerate(sources) if source == self.rank and each != self.rank]
         found = {each: self._slot_at(each, step) for each in asked}
@@ -274,28 +205,26 @@ class Memory:
             [(source, head), (source, data)] if comes else [],
         )
         if comes:
-            return _Head(*pickle.loads(head.numpy().tobytes())), data
+            return Head(*pickle.loads(head.numpy().tobytes())), data
         slot, own = self._slot_at(self.rank, step)
         return (own, slot.read()) if slot.data.exists() else (None, data)
 
-    def _slot_at(self, rank: int, step: int) -> tuple[_Slot, _Head]:
+    def _slot_at(self, rank: int, step: int) -> tuple[Slot, Head]:
         for slot in self._slots_of(rank):
             head = slot.read_head()
             if head is not None and head.step == step:
                 return slot, head
         raise RuntimeError(f"CheckpointManager: the state of process {rank} of step {step} is gone from {self.folder}")
 
-    def _put(self, head: _Head, data: torch.Tensor, state_dict: Mapping[str, Any]) -> None:
+    def _put(self, head: Head, data: torch.Tensor, state_dict: Mapping[str, Any]) -> None:
         flat, paths = flatten_state_dict(dict(state_dict))
         for name, value in flat.items():
             if not isinstance(value, torch.Tensor):
                 continue
-            kept, tensor = head.tensors[name], _own(value)
-            parts = {begin: _piece(data, head.at[name, begin], size, kept.dtype) for begin, size in kept.parts.items()}
-            if _is_on_xla(tensor):
-                _load(tensor, _CpuShards(parts, tensor.shape, kept.dtype))
-            else:
-                tensor.copy_(next(iter(parts.values())))
+            kept = head.tensors[name]
+            _own(value).load(
+                {begin: tensor_at(data, head.at[name, begin], size, kept.dtype) for begin, size in kept.parts.items()}
+            )
         others = pickle.loads(head.others)
         for name, path in paths.items():
             if name in others:
@@ -364,46 +293,25 @@ def holders_of(hosts: Sequence[object]) -> list[int | None]:
     return found
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this process has of a tensor, without its gradient."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return xs.unwrap_sharded_tensor(local).detach()
-
-
-def _parts_of(tensor: torch.Tensor) -> dict[tuple[int, ...], np.ndarray]:
-    """Return the parts that this process has, by their offsets: memory of the device, if that is the host's."""
-    own = _own(tensor)
-    if not _is_on_xla(own):
-        return {(0,) * own.dim(): to_numpy(own)}
-    return {begin: part for begin, part in sharding.local_arrays(own).items() if part.size or not own.numel()}
-
-
-def _sizes(parts: Mapping[tuple[int, ...], np.ndarray]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    return {begin: part.shape for begin, part in parts.items()}
-
-
-def _described(tensor: torch.Tensor, parts: dict[tuple[int, ...], tuple[int, ...]]) -> _Kept:
+def _described(tensor: torch.Tensor, parts: dict[tuple[int, ...], tuple[int, ...]]) -> Kept:
     mesh = f"{tensor.placements} {tensor.device_mesh}" if isinstance(tensor, DTensor) else ""
-    return _Kept(tuple(tensor.shape), tensor.dtype, mesh, parts)
+    return Kept(tuple(tensor.shape), tensor.dtype, mesh, parts)
 
 
-def _misfit(kept: Mapping[str, _Kept], state_dict: Mapping[str, Any]) -> str:
+def _misfit(kept: Mapping[str, Kept], state_dict: Mapping[str, Any]) -> str:
     """Return why what is kept does not fit the tensors of a state dict; an empty text if it does."""
     flat, _ = flatten_state_dict(dict(state_dict))
     for name, tensor in flat.items():
         if not isinstance(tensor, torch.Tensor):
             continue
-        own = _own(tensor)
-        places = dict(sharding.local_places(own)) if _is_on_xla(own) else {(0,) * own.dim(): tuple(own.shape)}
-        wanted = {begin: size for begin, size in places.items() if 0 not in size or not own.numel()}
         if name not in kept:
             return f"it has no {name!r}"
-        if kept[name] != _described(tensor, wanted):
+        if kept[name] != _described(tensor, _own(tensor).places()):
             return f"{name!r} has another shape, dtype or sharding now"
     return ""
 
 
-def _room(slot: _Slot, size: int) -> tuple[torch.Tensor, bool]:
+def _room(slot: Slot, size: int) -> tuple[torch.Tensor, bool]:
     """Return memory for a copy that comes, and whether it is that of a slot: the sender sends it in any case."""
     try:
         return slot.begin(size), True
@@ -411,16 +319,3 @@ def _room(slot: _Slot, size: int) -> tuple[torch.Tensor, bool]:
         slot.drop()
         warnings.warn(f"CheckpointManager: no memory for {size / 1e9:.3g} GB of another host: {error}", stacklevel=2)
         return torch.empty(size, dtype=torch.uint8), False
-
-
-def _piece(memory: torch.Tensor, at: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return memory[at : at + count].view(dtype).view(tuple(shape))
-
-
-def _sum(data: torch.Tensor) -> int:
-    """Return a checksum that is read at the rate of memory: of the sums of the words of each block."""
-    words = data[: data.numel() // 8 * 8].numpy().view(np.uint64)
-    whole = words[: len(words) // _WORDS * _WORDS].reshape(-1, _WORDS).sum(axis=1)
-    last = words[len(whole) * _WORDS :].sum(keepdims=True)
-    return zlib.crc32(np.concatenate([whole, last]).tobytes(), data.numel() & 0xFFFFFFFF)

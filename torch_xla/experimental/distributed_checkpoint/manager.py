@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -13,9 +14,16 @@ from ..._engine import metrics, processes
 from ..._engine.processes import process_count, process_index
 from ..._engine.quiet_calls import quiet
 from ._helpers import _frozen_state_dict, _sharded_cpu_state_dict
-from ._memory import Memory
+from ._memory import Copied, Memory
 from ._places import place_at
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
+
+
+class _Due(NamedTuple):
+    """Where a step is saved."""
+
+    path: bool
+    memory: bool
 
 
 class CheckpointManager:
@@ -90,24 +98,25 @@ class CheckpointManager:
 
     def should_save(self, step: int) -> bool:
         """Return whether `save` would save this step, or keep it in memory."""
-        return self._is_for_path(step) or (self._memory is not None and self._memory.is_due(step))
+        return any(self._due(step))
+
+    def _due(self, step: int, force: bool | None = False) -> _Due:
+        return _Due(bool(force) or self._is_for_path(step), self._memory is not None and self._memory.is_due(step))
 
     def _is_for_path(self, step: int) -> bool:
         if step < 0:
             raise ValueError(f"CheckpointManager: steps count from 0; got {step}")
         return step % self.save_interval == 0 or (self.chkpt_on_preemption and self.reached_preemption(step))
 
-    def _keep(self, step: int, state_dict: dict[str, object]) -> bool:
-        """Copy a state to the memory of this host if its step is due; a thread sends it to another host."""
-        if self._memory is None or not self._memory.is_due(step):
-            return False
-        with metrics.SecondsSpent(metrics.CHECKPOINT):
-            self._finish_keeping()
-            copied = self._memory.copy(step, state_dict)
+    def _keep(self, step: int, state_dict: dict[str, Any]) -> Copied | None:
+        """Copy a state to the memory of this host; a thread sends it to another host."""
+        assert self._memory is not None
+        self._finish_keeping()
+        copied = self._memory.copy(step, state_dict)
         if self._memory_worker is None:
             self._memory_worker = ThreadPoolExecutor(1, "memory")
         self._keeping = self._memory_worker.submit(self._memory.finish, copied)
-        return True
+        return copied
 
     def _finish_keeping(self) -> None:
         if self._keeping is not None:
@@ -116,32 +125,33 @@ class CheckpointManager:
 
     def save(self, step: int, state_dict: dict[str, object], force: bool | None = False) -> bool:
         """Save a state dict if `should_save(step)` or `force`, and return whether it was saved, when it is complete."""
-        is_for_path = force or self._is_for_path(step)
-        kept = self._keep(step, state_dict)
-        if not is_for_path:
-            self._finish_keeping()
-            return kept
+        due = self._due(step, force)
         with metrics.SecondsSpent(metrics.CHECKPOINT):
-            self.join()
-            self._save(step, _sharded_cpu_state_dict(state_dict))
-        return True
+            kept = self._keep(step, state_dict) if due.memory else None
+            if due.path:
+                self._finish(0)
+                self._save(step, Memory.to_save(kept, state_dict) if kept else _sharded_cpu_state_dict(state_dict))
+            self._finish_keeping()
+        return any(due)
 
     def save_async(self, step: int, state_dict: dict[str, object], force: bool | None = False) -> bool:
         """Save as `save` does, but return when all of the state is copied on the CPU; a thread writes it.
 
-        Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint.
+        Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint. A step
+        that is also kept in memory is copied there alone, and the thread writes that.
         """
-        is_for_path = force or self._is_for_path(step)
-        kept = self._keep(step, state_dict)
-        if not is_for_path:
-            return kept
+        due = self._due(step, force)
         with metrics.SecondsSpent(metrics.CHECKPOINT):
-            self._finish(self._most_pending - 1)
-            copied = _frozen_state_dict(state_dict)
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "checkpoints")
-        self._pending.append(self._worker.submit(self._save, step, copied))
-        return True
+            kept = self._keep(step, state_dict) if due.memory else None
+            if due.path:
+                self._finish(self._most_pending - 1)
+                copied = Memory.to_save(kept, state_dict) if kept else _frozen_state_dict(state_dict)
+                if self._worker is None:
+                    self._worker = ThreadPoolExecutor(1, "checkpoints")
+                self._pending.append(self._worker.submit(self._save, step, copied))
+                if kept:
+                    kept.slot.reader = self._pending[-1]
+        return any(due)
 
     def restore(self, step: int, state_dict: Mapping[str, object]) -> None:
         """Load the checkpoint of a step into a state dict. Tensors are written in place and keep their sharding.

@@ -8,8 +8,7 @@ from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 
-from ...distributed import spmd as xs
-from ._helpers import _CpuShards, _load, _parts_to_load, _separated, _sharded_cpu_state_dict
+from ._helpers import _CpuShards, _own, _parts_to_load, _separated, _sharded_cpu_state_dict
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
@@ -87,7 +86,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         self.sharded_state_dict, self.unsharded_state_dict = _separated(state_dict)
         super().set_up_planner(state_dict, metadata, is_coordinator)
         self._tensors = {
-            name: xs.unwrap_sharded_tensor(value)
+            name: value
             for name, value in self.state_dict.items()
             if isinstance(value, torch.Tensor) and value.device.type == "xla"
         }
@@ -136,5 +135,5 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             return
         parts.unread -= 1
         if not parts.unread:
-            _load(self._tensors[name], parts)
+            _own(self._tensors[name]).load(parts.shards)
             parts.shards.clear()
