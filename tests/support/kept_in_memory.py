@@ -3,8 +3,8 @@
     torchrun ... -m tests.support.kept_in_memory FOLDER WHAT
 
 `WHAT` says what happens in step 7 of the first attempt: process 1 is killed (`kill`), and what its host keeps is
-lost with it (`host`) or changes in a byte (`damage`). Each process writes what it restored, and whether it ended as a
-run without a loss.
+lost with it (`host`) or changes in a byte (`damage`); or the process alone that removes the memory (`keeper`). Each
+process writes what it restored, and whether it ended as a run without a loss.
 """
 
 import itertools
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,20 @@ import torch.distributed as dist
 
 import torch_xla
 import torch_xla.distributed.xla_backend
-from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _memory, prime_optimizer
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _keeper, _memory, prime_optimizer
 
 STEPS, LOSE = 10, 7
 
 
 def lose(what: str, kept: _memory.Memory) -> None:
     """The accident, in the process that is lost."""
+    if what == "keeper":
+        holder = _keeper.holder_of(kept.folder.parent)
+        assert holder is not None
+        os.kill(holder, signal.SIGKILL)
+        while _keeper.holder_of(kept.folder.parent) is not None:
+            time.sleep(0.01)
+        return
     for path in sorted(kept.folder.glob(f"{kept.rank}-*.data")) if what != "kill" else ():
         if what == "host":
             path.with_suffix(".head").unlink()
@@ -74,20 +82,20 @@ def main(folder: Path, what: str) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = manager.restore_latest(state)
-    model.load_state_dict(state[own][0])
-    optimizer.load_state_dict(state[own][1])
-    kept = manager._memory
-    assert kept is not None
-    for step in range(state["next"], STEPS):
-        if step == LOSE and is_first:
-            manager.join()
-            dist.barrier()
-            if rank == 1:
-                lost.touch()
-                lose(what, kept)
-        step_of(step, rank, model, optimizer)
-        manager.save_async(step, {own: [model.state_dict(), optimizer.state_dict()], "next": step + 1})
-    manager.join()
+        model.load_state_dict(state[own][0])
+        optimizer.load_state_dict(state[own][1])
+        kept = manager._memory
+        assert kept is not None
+        for step in range(state["next"], STEPS):
+            if step == LOSE and is_first:
+                manager.join()
+                dist.barrier()
+                if rank == 1:
+                    lost.touch()
+                    lose(what, kept)
+            step_of(step, rank, model, optimizer)
+            manager.save_async(step, {own: [model.state_dict(), optimizer.state_dict()], "next": step + 1})
+        manager.join()
     undisturbed = made(rank)
     for step in range(STEPS):
         step_of(step, rank, *undisturbed)

@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import torch.distributed as dist
 
 from tests.support import fleet
 from tests.support.scripts import ROOT
+from torch_xla._engine.metrics import counters
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _keeper, _memory, _slots
 
 
@@ -238,6 +241,56 @@ def test_the_folder_in_shared_memory_is_the_users_alone(tmp_path: Path, shared: 
         manager(tmp_path)
 
 
+def holder(folder: Path) -> int:
+    """The keeper of a folder, when it has begun."""
+    deadline = time.monotonic() + 60
+    while (found := _keeper.holder_of(folder)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def test_a_killed_keeper_is_said_and_started_again(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = manager(tmp_path, every=100)
+    assert kept._memory is not None
+    folder, before = kept._memory.folder.parent, counters.value_of("CheckpointKeeperRestart") or 0
+    first = holder(folder)
+    os.kill(first, signal.SIGKILL)
+    _keeper._keepers[folder].wait()
+    with pytest.warns(UserWarning, match=rf"at step 1, the process that gives {folder} back .* another one is started"):
+        kept.save(1, state(1))
+    assert holder(folder) != first and counters.value_of("CheckpointKeeperRestart") == before + 1
+    kept.save(2, state(2))
+    # A keeper of an earlier attempt is no child of this process.
+    own = _keeper._keepers.pop(folder)
+    kept.save(3, state(3))
+    assert not recwarn.list and restored(manager(tmp_path, every=100)) == (3, "3.0", "memory")
+    _keeper._keepers[folder].wait()  # of the last manager: it left the lock to the other one
+    own.kill()
+    own.wait()
+
+    def fails(*args: object, **options: object) -> None:
+        raise OSError(11, "no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.warns(UserWarning, match=r"no other starts: .*no more processes\. Remove the folder"):
+        kept.save(4, state(4))
+    assert restored(kept) == (4, "4.0", "memory") and counters.value_of("CheckpointKeeperLost")
+
+
+def test_a_folder_that_was_removed_ends_nothing(tmp_path: Path) -> None:
+    kept = manager(tmp_path)
+    assert kept._memory is not None
+    os.kill(holder(kept._memory.folder.parent), signal.SIGKILL)
+    shutil.rmtree(kept._memory.folder.parent)
+    with pytest.warns(UserWarning) as said:
+        assert kept.save(1, state(1))
+    assert [each for each in said if "step 1 is not kept in memory" in str(each.message)]
+    assert restored(kept) == (1, "1.0", "path")
+
+
 def test_copies_go_to_other_hosts() -> None:
     assert _memory.holders_of("abc") == [1, 2, 0]
     assert _memory.holders_of("aaab") == [3, 3, 3, 0]
@@ -332,6 +385,7 @@ def given_back(folder: Path) -> None:
         ("kill", 1, [(6, "memory", 7)] * 2, ""),
         ("damage", 1, [(4, "path", 5)] * 2, "that of process 1 is in no host's memory"),
         ("host", 2, [(6, "memory", 7), (6, "peer", 7)], ""),
+        ("keeper", 1, [(None, "", 0)] * 2, "the process that gives .* back at the end of the job is gone"),
     ],
 )
 def test_a_run_goes_on_after_a_loss(

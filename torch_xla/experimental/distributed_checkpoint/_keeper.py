@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path("/dev/shm")
 _LOCK = ".keeper"
+_FLOCK = "hhlli"  # the C structure that asks who holds a lock: to take the lock would keep a new keeper from it
 _MARK = b"TORCHELASTIC_RUN_ID="  # in the environment of an agent's processes, and not in the agent's
 
 _NOTHING = subprocess.DEVNULL
@@ -29,16 +31,42 @@ def folder_of_job() -> Path:
     began = _began(owner)
     folder = ROOT / f"torch_xla_{os.getuid()}_{owner}_{began}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"CheckpointManager(): others can reach {folder}; remove it, or leave memory_every= out")
-    command = [sys.executable, "-I", "-S", __file__, str(folder), str(owner), str(began)]
+    _refuse_of_others(folder)
+    _start(folder)
+    return folder
+
+
+def start_again(folder: Path) -> bool:
+    """Start the keeper of a folder if it was killed, and return whether it was. Raises `OSError` if none starts."""
+    own = _keepers.get(folder)
+    if (own is not None and own.poll() is None) or holder_of(folder) is not None:
+        return False
+    _start(folder)
+    return True
+
+
+def holder_of(folder: Path) -> int | None:
+    """Return the process that removes a folder, started by this or by an earlier attempt; `None` if there is none."""
+    with (folder / _LOCK).open("a") as lock:
+        found = fcntl.fcntl(lock, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+    kind, *_, pid = struct.unpack(_FLOCK, found)
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _start(folder: Path) -> None:
+    owner, began = folder.name.split("_")[-2:]
+    command = [sys.executable, "-I", "-S", __file__, str(folder), owner, began]
     # A session of its own: `torchrun` signals the group of each process that it ends.
     if folder not in _keepers or _keepers[folder].poll() is not None:
         _keepers[folder] = subprocess.Popen(
             command, stdin=_NOTHING, stdout=_NOTHING, stderr=_NOTHING, start_new_session=True
         )
-    return folder
+
+
+def _refuse_of_others(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"CheckpointManager(): others can reach {folder}; remove it, or leave memory_every= out")
 
 
 def _owner() -> int:
@@ -71,8 +99,8 @@ def keep(folder: Path, owner: int, began: int) -> None:
     """Wait until a process has ended, and remove the folder. Return at once if another process does that."""
     with (folder / _LOCK).open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             return
         _wait_for_end(owner, began)
         shutil.rmtree(folder, ignore_errors=True)

@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from ..._engine import metrics
 from ._helpers import _CpuShards, _is_on_xla, _own, flatten_state_dict, set_element, unflatten_state_dict
-from ._keeper import folder_of_job
+from ._keeper import folder_of_job, start_again
 from ._slots import Head, Kept, Slot, array_at, sum_of, tensor_at
 
 _ALIGNED = 64
@@ -54,6 +55,7 @@ class Memory:
 
     def copy(self, step: int, state_dict: dict[str, Any]) -> Copied | None:
         """Copy a state to a slot; each byte once. Returns `None` with a warning if the host has no memory for it."""
+        self._see_to_keeper(step)
         if self._is_fresh:  # a state of a later step is one that this run has not come to
             self._forget(step - 1, self._written)
             self._is_fresh = False
@@ -82,6 +84,21 @@ class Memory:
             array_at(memory, at[key], part.array.shape, tensors[key[0]].dtype)[...] = part.array
         head = Head(step, self.rank, self.world, size, 0, tensors, at, others)
         return Copied(slot, head, frozenset(key for key, part in every.items() if part.is_first), paths)
+
+    def _see_to_keeper(self, step: int) -> None:
+        folder, outcome = self.folder.parent, "another one is started. The states in this memory are whole."
+        try:
+            if not start_again(folder):
+                return
+            metrics.count("CheckpointKeeperRestart")
+        except OSError as error:
+            metrics.count("CheckpointKeeperLost")
+            outcome = f"no other starts: {error}. Remove the folder when the job has ended."
+        warnings.warn(
+            f"CheckpointManager: at step {step}, the process that gives {folder} back at the end of the job is gone; "
+            f"{outcome}",
+            stacklevel=5,
+        )
 
     @staticmethod
     def to_save(copied: Copied, state_dict: dict[str, Any]) -> dict[str, Any]:
