@@ -4,6 +4,7 @@ import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,17 +16,17 @@ PROGRAM = """
 import sys, warnings, runpy
 warnings.resetwarnings()
 sys.argv[1:] = ["."]
-runpy.run_module("tests.support.spmd_processes", run_name="__main__")
+runpy.run_module("tests.support.{}", run_name="__main__")
 """
 
 
-def run(folder: Path, count: int) -> list[tuple[list[float], list[float], tuple[int, int]]]:
-    """Run one program over four devices in `count` processes with `torchrun`'s variables.
+def run(folder: Path, count: int, program: str = "spmd_processes") -> list[Any]:
+    """Run a program of `tests.support` over four devices in `count` processes with `torchrun`'s variables.
 
-    Return for each process the losses, the sums of its parameters, and the numbers of programs compiled and found on
-    disk.
+    Return what each process saved. That of `spmd_processes` is the losses, the sums of its parameters, and the numbers
+    of programs compiled and found on disk.
     """
-    (folder / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(PROGRAM.format(program))
     told = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_", "CPU_"))}
     told["XLA_FLAGS"] = compiler.with_devices(4 // count)
     if count > 1:
