@@ -420,6 +420,63 @@ def test_the_iterator_of_the_loader_is_gone_when_the_loop_was_left() -> None:
     assert closed == ["xla-reader"]
 
 
+def _until(batches: Any, last: int) -> list[int]:
+    taken = []
+    for batch in batches:
+        taken.append(int(batch))
+        if taken[-1] == last:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (16, 8)])
+def test_an_iterator_goes_on_behind_the_batch_at_which_the_loop_was_left(sizes: tuple[int, int]) -> None:
+    sizes_by_name = {"loader_prefetch_size": sizes[0], "device_prefetch_size": sizes[1]}
+    numbers = (torch.tensor(each) for each in range(8))
+    loader = pl.MpDeviceLoader(numbers, "xla", **sizes_by_name)
+    assert [_until(loader, 1), _until(loader, 4), _until(loader, 9), _until(loader, 9)] == [
+        [0, 1],
+        [2, 3, 4],
+        [5, 6, 7],
+        [],
+    ]
+    begins_again = pl.MpDeviceLoader([torch.tensor(each) for each in range(3)], "xla", **sizes_by_name)
+    assert _until(begins_again, 1) == _until(begins_again, 1) == [0, 1]
+
+
+def test_an_iterator_that_goes_on_behind_an_error_is_read_on() -> None:
+    class Flaky:
+        count = 0
+
+        def __iter__(self) -> "Flaky":
+            return self
+
+        def __next__(self) -> Tensor:
+            self.count += 1
+            if self.count == 3:
+                raise OSError("no answer")
+            if self.count > 5:
+                raise StopIteration
+            return torch.tensor(self.count)
+
+    loader = pl.MpDeviceLoader(Flaky(), "xla")
+    taken = iter(loader)
+    assert [int(next(taken)), int(next(taken))] == [1, 2]
+    with pytest.raises(OSError, match="no answer"):
+        next(taken)
+    assert _until(loader, 9) == [4, 5]
+
+
+def test_the_threads_of_an_iterator_end_with_its_loader() -> None:
+    loader = pl.MpDeviceLoader(itertools.repeat(torch.ones(1)), "xla")
+    for _ in loader:
+        break
+    assert threads()
+    del loader
+    gc.collect()
+    wait_for(lambda: not threads())
+
+
 def test_an_exception_of_the_loader_comes_after_the_batches_before_it_and_with_its_traceback() -> None:
     iterator = iter(pl.MpDeviceLoader(Failing(), "xla"))
     assert [next(iterator).item(), next(iterator).item()] == [0, 1]

@@ -48,7 +48,7 @@ class PerDeviceLoader:
         self._loader = loader
         self._device = device_named(device)
         self._yielded = 0
-        self._exhausted = False
+        self._ended_at: int | None = None  # the number of restarts of the pipeline when this was exhausted
 
     def __iter__(self) -> "PerDeviceLoader":
         return self
@@ -74,7 +74,7 @@ class PerDeviceLoader:
         >>> pl.ParallelLoader([torch.ones(2)], ["xla"]).per_device_loader("xla").next()
         tensor([1., 1.], device='xla:0')
         """
-        if self._exhausted:
+        if self._ended_at == self._loader._pipeline.restarts:
             raise StopIteration
         # A StepTrace around the step has ended it, unless something was recorded after it.
         ended = forget_step_ended() and not self._device.tape.code
@@ -83,7 +83,7 @@ class PerDeviceLoader:
         try:
             batch = self._loader._pipeline.next_batch(self._device)
         except input.Exhausted:
-            self._exhausted = True
+            self._ended_at = self._loader._pipeline.restarts
             if self._yielded % self._loader.batches_per_execution:
                 _end_step(self._device)
             raise StopIteration from None
@@ -214,7 +214,8 @@ class MpDeviceLoader:
     An iteration reads and uploads batches in the background. Each request for a batch ends a step of the device, as
     `torch_xla.sync()` does. Keyword arguments are those of `ParallelLoader`: `batches_per_execution`,
     `loader_prefetch_size`, `device_prefetch_size`, `host_to_device_transfer_threads`, `input_sharding`. It can be
-    iterated as often as the loader, and has the loader's length and attributes.
+    iterated as often as the loader, and has the loader's length and attributes. If it wraps an iterator, such as a
+    generator, another `for` goes on behind the last batch that was given out, as with the iterator itself.
 
     A loader may have a state: `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`, or `get_state`
     and `set_state`, as Grain's iterators. Read the state from this object, not from the wrapped loader, which is read
@@ -239,10 +240,15 @@ class MpDeviceLoader:
 
     # The place of the last iteration, for a loader that has a state.
     _place: input.ReadAhead | None = None
+    # The last iteration of an iterator, such as a generator: the next one goes on with the batches that were read.
+    _reading: ParallelLoader | None = None
 
     def __iter__(self) -> PerDeviceLoader:
-        loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
-        self._place = loader._pipeline.place
+        loader = self._reading
+        if loader is None or not loader._pipeline.goes_on:
+            loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
+            self._place = loader._pipeline.place
+            self._reading = loader if loader._pipeline.goes_on else None
         return loader.per_device_loader(self._device)
 
     def __len__(self) -> int:
@@ -266,7 +272,7 @@ class MpDeviceLoader:
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is not in the middle of an iteration.
-        return {name: value for name, value in self.__dict__.items() if name != "_place"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_place", "_reading")}
 
 
 def _has(place: input.ReadAhead | None, name: str) -> bool:

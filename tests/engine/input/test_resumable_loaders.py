@@ -136,6 +136,28 @@ def test_an_iterator_tells_its_state_and_goes_on_from_another(sizes: tuple[int, 
     assert numbers(batches) == list(range(2, 10))
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_an_iterator_that_was_read_to_its_end_goes_on_from_an_earlier_state(sizes: tuple[int, int, int]) -> None:
+    loader = around(Batches(), sizes)
+    batches = iter(loader)
+    assert numbers(batches) == list(range(10)) and numbers(batches) == []
+    batches.set_state({"next": 7})
+    assert numbers(batches) == [7, 8, 9] and numbers(batches) == []
+    loader.set_state({"next": 8})
+    assert numbers(loader) == [8, 9]
+
+
+def test_a_state_from_before_the_first_batch_stays_as_it_is() -> None:
+    class ShowsItself(Stateful):
+        def state_dict(self) -> dict[str, list[int]]:
+            return self.state  # the one that the reading changes
+
+    loader = around(ShowsItself())
+    batches = iter(loader)
+    state = loader.state_dict()
+    assert numbers(batches) == list(range(10)) and state == {"next": [0]}
+
+
 def test_an_iterator_of_a_loader_tells_its_state() -> None:
     loader = around(Makes())
     batches = iter(loader)

@@ -171,10 +171,12 @@ class Pipeline:
         self.place = ReadAhead(loader, self._batches)
         self._iterator = self._batches if self.place.is_of_iterator else None
         self.place.ends_by(self._set_back)
+        self._is_of_iterator = self._batches is loader
+        self.restarts = 0  # how often its iterator got another state, and is read from there
         self._last: list[Note | None] = []  # behind the last batch, when it was read
         self._upload, self._uploaders = upload, threads
         self._threads: list[threading.Thread] = []
-        self._starting, self._is_closed = lock(), False
+        self._starting, self._is_closed, self._is_over = lock(), False, False
 
     def _start(self) -> None:
         """Start the threads, at the first batch: a loader without workers reads its sampler at this time, too.
@@ -218,13 +220,26 @@ class Pipeline:
         with accounts.Spent(accounts.INPUT):
             coming: Future[Any] | None = queue.queue.get()
         if coming is None:
+            self._is_over = True
             if self._last and not self._is_closed:
                 self.place.given = self._last[0]
             raise Exhausted
         with accounts.Spent(accounts.INPUT):
-            batch, note = coming.result()
+            batch, error, note = coming.result()
+        if error is not None:
+            self._is_over = True
+            raise error
         self.place.given = note
         return batch
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether there is an iterator to go on with: some of its batches may be read and not given out.
+
+        A loader begins again with each iteration. An iterator does not, and what was read of it is read once.
+        """
+        is_going = not (self._is_over or self._is_closed) and os.getpid() == self._process  # a fork has no threads
+        return self._is_of_iterator and is_going
 
     def _set_back(self) -> None:
         """End the reading. An iterator that gets another state is read again from there."""
@@ -238,7 +253,8 @@ class Pipeline:
             )
         if self._iterator is not None:
             self._queues = {index: queue.fresh() for index, queue in self._queues.items()}
-            self._batches, self._last, self._is_closed = self._iterator, [], False
+            self._batches, self._last, self._is_closed, self._is_over = self._iterator, [], False, False
+            self.restarts += 1
 
     def close(self) -> None:
         """End the threads, and wait for them for a limited time, in case the loader does not return."""
@@ -265,6 +281,9 @@ def tells_its_place(loader: object) -> bool:
 
 class InTurn:
     """A `Pipeline` to one device that reads a batch when it is asked for one, in the thread that asks."""
+
+    goes_on = False  # nothing is read that was not given out
+    restarts = 0
 
     def __init__(self, loader: Iterable[object], device: Device, upload: Callable[[Any, Device], Any]) -> None:
         self._device = device
@@ -341,9 +360,7 @@ def _upload_next(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) ->
         queue.queue.put(coming)
     batch, error, noted = source
     try:
-        if error is not None:
-            raise error
-        coming.set_result((upload(batch, queue.device), noted))
+        coming.set_result((batch if error is not None else upload(batch, queue.device), error, noted))
     except BaseException as failure:  # raised where the batch is taken
         coming.set_exception(failure)
     return True

@@ -98,7 +98,7 @@ class ReadAhead:
                     "of the other iteration. Iterate a loader once at a time if you save its state."
                 )
             if self.given is None:
-                return getattr(self.source, name)()  # no thread reads ahead
+                return self._asked(name).given()  # no thread reads ahead yet
             return self.given[name].given()
 
     def set(self, name: str, state: object) -> object:
