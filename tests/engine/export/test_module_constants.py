@@ -71,12 +71,25 @@ def test_a_linear_layer_of_torch_mlir_is_called() -> None:
         ("ui8", np.array([255, 1, 0], np.uint8)),
         ("i1", np.array([True, False, True])),
         ("complex<f32>", np.array([1 + 2j, -1j, 0], np.complex64)),
+        ("f8E4M3FNUZ", np.array([1.5, -2.0, 3.0], ml_dtypes.float8_e4m3fnuz)),
+        ("f8E5M2FNUZ", np.array([1.5, -2.0, 3.0], ml_dtypes.float8_e5m2fnuz)),
+        ("f8E8M0FNU", np.array([1.0, 2.0, 4.0], ml_dtypes.float8_e8m0fnu)),
     ],
 )
 def test_weights_of_each_dtype_keep_their_bits(element: str, values: np.ndarray) -> None:
     for array in (values, values[:1], values[:0], np.tile(values, 5)):
         (found,) = stablehlo_function(module_of(f"tensor<{len(array)}x{element}>", blob(array)))(torch.ones(1))
         assert found.cpu().view(torch.uint8 if element == "i1" else found.dtype).tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("dialect", ["arith", "stablehlo"])
+def test_complex_constants_come_in(dialect: str) -> None:
+    kind = "tensor<2xcomplex<f64>>"
+    text = (
+        f"func.func @main(%x: tensor<1xf32>) -> {kind} {{\n"
+        f"  %0 = {dialect}.constant dense<[(1.0, 2.0), (3.0, -4.0)]> : {kind}\n  return %0 : {kind}\n}}"
+    )
+    assert stablehlo_function(text)(torch.ones(1))[0].tolist() == [1 + 2j, 3 - 4j]
 
 
 def test_a_name_may_be_quoted() -> None:

@@ -27,7 +27,7 @@ def caller(exported: Exported) -> Callable[..., tuple[torch.Tensor, ...]]:
     described = exported.in_avals
 
     def flat(*operands: object) -> tuple[Any, ...]:
-        args, kwargs = jax.tree.unflatten(exported.in_tree, operands)
+        args, kwargs = jax.tree.unflatten(exported.in_tree, operands[: len(described)])
         return tuple(jax.tree.leaves(exported.call(*args, **kwargs)))
 
     def call(*tensors: object) -> tuple[torch.Tensor, ...]:
@@ -36,6 +36,8 @@ def caller(exported: Exported) -> Callable[..., tuple[torch.Tensor, ...]]:
         given = [_on_device(each) for each in tensors]
         for place, (tensor, aval) in enumerate(zip(given, described, strict=True)):
             _check(place, tensor, aval)
+        # The operands say on which device the program runs: one without any gets one that it does not take.
+        given = given or [torch.zeros((), device="xla")]
         found: tuple[torch.Tensor, ...] = jax_functions.call(flat, given, {}, f"stablehlo_{digest}")
         return found
 

@@ -17,7 +17,8 @@ DTYPES = {
     "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
     "complex<f32>": torch.complex64, "complex<f64>": torch.complex128,
-    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
+    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2, "f8E4M3FNUZ": torch.float8_e4m3fnuz,
+    "f8E5M2FNUZ": torch.float8_e5m2fnuz, "f8E8M0FNU": torch.float8_e8m0fnu,
 }  # fmt: skip
 
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo", "vhlo")
@@ -38,12 +39,12 @@ def settle(module: Any) -> None:
     private.walk(module, note)
     weights = _weights(module, found)
     for op in found:
-        value = op.attributes["value"]
+        value = _value(op)
         name = _resource(value)
         if name is not None:
             op.attributes["value"] = value = _dense(op, name, weights.get(name))
         if op.name == "arith.constant":
-            _as_stablehlo(op, value)
+            _as_stablehlo(op)
     strangers: list[str] = []
 
     def look(op: ir.Operation) -> ir.WalkResult:
@@ -65,9 +66,17 @@ def line_of(op: Any) -> str:
     return f" (line {found[1]})" if found else f" ({op.location})" if "unknown" not in str(op.location) else ""
 
 
+def _value(op: Any) -> Any:
+    """Return the numbers of a constant; `None` for complex ones, which MLIR's Python cannot show."""
+    try:
+        return op.attributes["value"]
+    except TypeError:
+        return None
+
+
 def _resource(value: Any) -> str | None:
     """Return the name of the weight that a value refers to, or `None`."""
-    if not str(value.type).startswith("tensor") or isinstance(value, ir.DenseElementsAttr):
+    if value is None or not str(value.type).startswith("tensor") or isinstance(value, ir.DenseElementsAttr):
         return None
     found = re.match(r'dense_resource<(?:"((?:[^"\\]|\\.)*)"|([^>]*))>', str(value))
     return None if found is None else found[1] if found[1] is not None else found[2]
@@ -75,7 +84,7 @@ def _resource(value: Any) -> str | None:
 
 def _weights(module: Any, constants: list[Any]) -> dict[str, bytes]:
     """Return the weights in the text after a module: for each name its bytes, without the number of their alignment."""
-    if not any(_resource(op.attributes["value"]) is not None for op in constants):
+    if not any(_resource(_value(op)) is not None for op in constants):
         return {}
     behind = str(module.operation.get_asm()).rpartition("{-#")[2]
     entries = re.findall(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+)): "0x([0-9A-Fa-f]*)"', behind)
@@ -102,13 +111,15 @@ def _dense(op: Any, name: str, data: bytes | None) -> object:
     return ir.DenseElementsAttr.get(array, type=kind.element_type, shape=list(kind.shape))
 
 
-def _as_stablehlo(op: Any, value: Any) -> None:
+def _as_stablehlo(op: Any) -> None:
     """Replace an `arith.constant`; remove unused constants that are not tensors."""
     result = op.results[0]
     if str(result.type).startswith("tensor"):
-        constant = ir.Operation.create(
-            "stablehlo.constant", [result.type], [], {"value": value}, loc=op.location, ip=ir.InsertionPoint(op)
-        )
+        # By its text, because MLIR's Python cannot pass complex numbers on.
+        text = str(op.operation.get_asm()).partition("arith.constant")[2]
+        with op.location:
+            constant = ir.Operation.parse(f"stablehlo.constant{text}")
+        ir.InsertionPoint(op).insert(constant)
         result.replace_all_uses_with(constant.results[0])
     if not list(result.uses):
         op.erase()

@@ -15,6 +15,7 @@ from ..atomic import uncollected
 from ..compat.names import jax as private
 from ..runtime import platform
 from .module_constants import DTYPES, settle
+from .module_functions import check, name_main
 from .stablehlo_versions import culprit as culprit_of
 from .stablehlo_versions import version_of
 from .standalone_loader import exported as exported_artifact
@@ -37,6 +38,8 @@ def portable(module: str | bytes) -> bytes:
         except ir.MLIRError as error:
             raise ValueError(f"this is no module of StableHLO: {error}") from error
         _drop_trivial_shardings(parsed)
+        name_main(parsed)
+        check(parsed)
         settle(parsed)
         file = io.BytesIO()
         parsed.operation.write_bytecode(file)
@@ -97,9 +100,8 @@ def exported(module: str | bytes) -> Exported:
     artifact = portable(module)
     with private.module_context():
         parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact))
+        check(parsed)
         named = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in parsed.body.operations}
-        if "main" not in named:
-            raise ValueError(f"a module that is called needs a function `main`; this one has {sorted(named)}")
         kind = ir.FunctionType(ir.TypeAttr(named["main"].attributes["function_type"]).value)
         inputs, outputs = [_described(each) for each in kind.inputs], [_described(each) for each in kind.results]
     found = exported_artifact(artifact, inputs, outputs, [platform.export_platform()])
@@ -107,6 +109,8 @@ def exported(module: str | bytes) -> Exported:
 
 
 def _described(kind: Any) -> jax.ShapeDtypeStruct:
+    if not str(kind).startswith("tensor<"):
+        raise ValueError(f"a module that is called takes and returns tensors alone; got {kind}")
     tensor = ir.RankedTensorType(kind)
     shape = tensor.shape
     if any(n < 0 for n in shape):
