@@ -116,3 +116,27 @@ def test_whole_numbers_that_are_no_floats_are_warned_of_as_on_the_cpu(dtype: tor
             torch.empty(2, dtype=dtype, device=device).random_(*bounds)
         said.append([str(warning.message) for warning in caught])
     assert said[0] == said[1] and "is out of bounds" in said[0][0]
+
+
+def _concentrations(device: str = "xla") -> torch.Tensor:
+    return torch.linspace(0.1, 2, 24, device=device).reshape(4, 6)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.binomial(torch.full_like(_concentrations(), 10), _concentrations() / 2),
+        lambda: torch._sample_dirichlet(_concentrations()),
+        lambda: torch._standard_gamma(_concentrations()),
+        lambda: torch.poisson(_concentrations()),
+        lambda: torch.multinomial(_concentrations(), 3),
+    ],
+)
+def test_tracing_a_draw_takes_no_numbers_of_the_generator(draw: Callable[[], torch.Tensor]) -> None:
+    torch.manual_seed(3)
+    expected = draw().cpu()
+    torch._dynamo.reset()
+    compiled = torch.compile(draw, backend="openxla")
+    for _ in range(2):
+        torch.manual_seed(3)
+        assert torch.equal(compiled().cpu(), expected)

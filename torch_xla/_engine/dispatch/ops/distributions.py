@@ -102,3 +102,21 @@ def checked(name: str) -> Callable[..., object]:
 
 
 KERNELS: dict[str, Callable[..., object]] = {name: checked(name) for name in EXISTS}
+
+
+def _numbers_of(first: Tensor, *others: object) -> Tensor:
+    shapes = [each.shape for each in (first, *others) if isinstance(each, Tensor)]
+    return first.new_empty(torch.broadcast_shapes(*shapes))
+
+
+def describe_draws() -> list[torch.library.Library]:
+    """Describe to PyTorch the draws that it has no Meta kernel for; the returned libraries keep the kernels in force.
+
+    While PyTorch traces a program, it runs an operator that it cannot describe. A draw that ran would take the
+    generator's numbers, so the first call of a compiled function would have others than later ones.
+    """
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    for name in ("binomial", "_sample_dirichlet"):
+        if not private.has_kernel(f"aten::{name}", "Meta"):
+            library.impl(name, _numbers_of, "Meta")
+    return [library]

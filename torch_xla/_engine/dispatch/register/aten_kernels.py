@@ -101,6 +101,7 @@ def register_kernels() -> None:
     whole_composites.register_whole()
     flop_formulas.register_when_asked_for()
     _libraries.extend(register_attention())
+    _libraries.extend(distributions.describe_draws())
     _libraries.extend(register_recurrent())
     _libraries.append(register_quantiles())
     _libraries.append(synchronized_batch_norm.register_above_autograd())
