@@ -169,10 +169,11 @@ def save_torch_model_as_stablehlo(
 def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a module of StableHLO (text, bytecode or portable artifact) as a function of tensors.
 
-    The function runs the module's `main`, or the only public function of a text; its shapes must be static. It takes one tensor for each argument and
-    returns a tuple of tensors on `xla`. Modules written by torch-mlir are accepted too, with operations of CHLO,
-    constants of `arith` and weights after the module (`dense_resource`). Raises `ValueError` for any other module, with
-    the operation and its line. The function raises `ValueError` for tensors of other sizes or dtypes.
+    The function runs the module's `main`, or the only public function of a text; its shapes must be static. It takes
+    one tensor for each argument and returns a tuple of tensors on `xla`. Modules written by torch-mlir are accepted
+    too, with operations of CHLO, constants of `arith` and weights after the module (`dense_resource`). Raises
+    `ValueError` for any other module, with the operation and its line. The function raises `ValueError` for tensors of
+    other sizes or dtypes.
 
     >>> import torch
     >>> from torch_xla.stablehlo import stablehlo_function
