@@ -250,3 +250,21 @@ def test_a_complex_view_of_a_channels_last_storage_shows_its_parts() -> None:
     after = under_jit(write, jax_of(x), jax_of(value))
     parts.copy_(value)
     check_equal(after, x)
+
+
+WIDE = [torch.int16, torch.float16, torch.int32, torch.float32, torch.int64, torch.float64, torch.complex64]
+
+
+@pytest.mark.parametrize("second", WIDE, ids=str)
+@pytest.mark.parametrize("first", WIDE, ids=str)
+def test_bytes_are_taken_for_one_dtype_and_then_for_another(first: torch.dtype, second: torch.dtype) -> None:
+    """XLA makes one bitcast of two, and refuses that of bytes which are wide elements in between."""
+    memory = torch.arange(16, 64, dtype=torch.uint8)
+    x = memory.view(first)
+
+    def twice(array: jax.Array) -> jax.Array:
+        return reinterpret(
+            reinterpret(array, geometry_of(memory), dtypes.to_jax(first)), geometry_of(x), dtypes.to_jax(second)
+        )
+
+    check_equal(under_jit(twice, jax_of(memory)), memory.view(second))

@@ -208,7 +208,9 @@ def _replace_region(
     if all(n == 1 for n in step):
         # The one form of a write that XLA does in place, touching the region alone.
         return lax.dynamic_update_slice(array, region, start)
-    size = tuple(to - at for at, to in zip(start, limit, strict=True))
+    # Up to the last element that is written: the limit of a slice may lie behind it.
+    size = tuple((n - 1) * by + 1 for n, by in zip(region.shape, step, strict=True))
+    limit = tuple(at + n for at, n in zip(start, size, strict=True))
     if prod(size) > SELECTED_PER_SCATTERED * region.size:
         where = tuple(slice(at, to, n) for at, to, n in zip(start, limit, step, strict=True))
         return array.at[where].set(region, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds")
@@ -246,6 +248,9 @@ def _bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
     ours, theirs = flat.dtype.itemsize, dtype.itemsize
     if ours < theirs:
         flat = _in_rows(flat, theirs // ours)
+    elif 1 < theirs < ours:
+        # XLA makes one bitcast of two: of bytes that became wide elements and are divided again, one that it refuses.
+        flat = lax.optimization_barrier(flat)
     return lax.reshape(lax.bitcast_convert_type(flat, dtype), (flat.shape[0] * max(ours // theirs, 1),))
 
 

@@ -104,7 +104,8 @@ def write(
         return write_view(array, value, base, view, moved)
     if dtype is base_dtype:
         return write_view(array, *_once(array, value, base, view))
-    flat = _flat(array, base, base_dtype, dtype)
+    # Bytes beside those of truth values that are written may be none: they stay bytes.
+    flat = _flat(array, base, base_dtype, torch.uint8 if dtype is torch.bool else dtype)
     value = _packed(value) if dtype is torch.complex32 else value.astype(flat.dtype)
     written = write_view(flat, *_once(flat, value, Geometry.contiguous(flat.shape), view))
     result = reinterpret_back(written, base, _of_its_size(base_dtype))
