@@ -322,10 +322,10 @@ for ops, function in TWO_TO_FLOAT.items():
 @lowers(aten.ldexp.Tensor)
 def ldexp(self: jax.Array, other: jax.Array) -> jax.Array:
     # By a power of 2 that has the dtype of its exponent, or is a float32 for an integer one: 2^200 is infinite even if
-    # the product is not.
+    # the product is not. Only for a complex number PyTorch's power is wide.
     if not (is_float(other) or is_complex(other)):
         return widened(self) * _exp2(other.astype(np.float32))
     power = _exp2(widened(other))
-    if other.dtype.itemsize < 4:
+    if other.dtype.itemsize < 4 and not is_complex(self):
         power = lax.reduce_precision(power, jnp.finfo(other.dtype).nexp, jnp.finfo(other.dtype).nmant)
     return widened(self) * power
