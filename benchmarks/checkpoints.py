@@ -4,22 +4,31 @@
 
 A turn is `--every` training steps of an MLP with AdamW, of which the first saves by `CheckpointManager.save_async` in
 every second turn. The cost is the difference of the fastest turns of each kind, as a share of the fastest without; so
-is the part in which the training thread copies the state. The rate of restoring is that of the fastest `restore`,
+is the part in which the training thread copies the state. Here the processor is the device: the least processor time of
+the turns shows the cost of a save where other programs run. The rate of restoring is that of the fastest `restore`,
 compared with the fastest copy of as many bytes in memory. The default folder is in memory: what is saved there is there
 for a process that starts again on this machine, and is lost with the machine. The same is measured of states that are
-kept in memory (`memory_every`).
+kept in memory (`memory_every`), and of the restore of a process that gets its state from the memory of another, over a
+socket of this machine as from another one. That is also compared with what such a socket carries.
 """
 
 import argparse
 import tempfile
 import time
 import warnings
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import torch_xla
-from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+import torch_xla.distributed.xla_backend
+import torch_xla.distributed.xla_multiprocessing as xmp
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _keeper
+
+PARTS = 32  # tensors of the state that comes from a peer
 
 
 class Training:
@@ -46,9 +55,17 @@ class Training:
         return 3 * sum(each.numel() * each.element_size() for each in self.model.parameters())
 
 
-def turn(training: Training, manager: CheckpointManager | None, number: int, every: int) -> tuple[float, float]:
-    """Return the seconds of a turn, and those in `save_async`."""
-    start, saving = time.perf_counter(), 0.0
+class Turn(NamedTuple):
+    """What a turn took, in seconds: all of it, `save_async`, and on the processors."""
+
+    whole: float
+    saving: float
+    processors: float
+
+
+def turn(training: Training, manager: CheckpointManager | None, number: int, every: int) -> Turn:
+    """Return what a turn took."""
+    start, processors, saving = time.perf_counter(), time.process_time(), 0.0
     for index in range(every):
         training.step()
         if manager is not None and index == 0:
@@ -56,7 +73,7 @@ def turn(training: Training, manager: CheckpointManager | None, number: int, eve
             manager.save_async(number, training.state())
             saving = time.perf_counter() - began
     torch_xla.sync(wait=True)
-    return time.perf_counter() - start, saving
+    return Turn(time.perf_counter() - start, saving, time.process_time() - processors)
 
 
 def least_of_restores(manager: CheckpointManager, training: Training, turns: int) -> float:
@@ -86,20 +103,54 @@ def measure(manager: CheckpointManager, training: Training, turns: int, every: i
     without, beside = [], []
     for number in range(1, turns + 1):
         manager.join()  # what the last turn saves is counted in it, if its steps end later
-        without.append(turn(training, None, number, every)[0])
+        without.append(turn(training, None, number, every))
         beside.append(turn(training, manager, number, every))
     manager.join()
-    least, saved, copied = min(without), min(seconds for seconds, _ in beside), min(each for _, each in beside)
-    print(f"{title}: a step takes {least / every * 1e3:.2f} ms; {turns} turns of {every} steps")
-    print(f"  a save costs {saved / least - 1:.1%} of the steps; {copied / least:.1%} is the copy of the state")
+    plain, saved = (Turn(*map(min, zip(*turns_, strict=True))) for turns_ in (without, beside))
+    print(f"{title}: a step takes {plain.whole / every * 1e3:.2f} ms; {turns} turns of {every} steps")
+    print(f"  a save costs {saved.whole / plain.whole - 1:.1%} of the steps, {saved.saving / plain.whole:.1%} its copy")
+    print(f"  a save costs {saved.processors / plain.processors - 1:.1%} of the steps' processor time")
     size = training.bytes()
     restored, memory = least_of_restores(manager, training, turns), least_of_copies(size, turns)
     print(f"  restore: {size / restored / 1e9:.2f} GB/s; {memory / restored:.2f} of the rate of a copy in memory")
 
 
+def restore_from_peer(index: int, path: str, size: int, turns: int) -> None:
+    """Lose the memory of process 0 in each turn, so that its state comes from process 1; process 0 prints the rates."""
+    dist.init_process_group("xla", init_method="xla://")
+    _keeper.ROOT = Path(path, f"host{index}")
+    _keeper.ROOT.mkdir()
+    manager = CheckpointManager(f"{path}/steps", 1_000_000, memory_every=1, chkpt_on_preemption=False)
+    state = {str(each): torch.full((size // 4 // PARTS,), float(each)).to("xla") for each in range(PARTS)}
+    restored, carried, host = [], [], torch.zeros(size, dtype=torch.uint8)
+    for step in range(turns + 1):
+        manager.save(step, state)
+        for head in manager._memory.folder.glob("0-*.head") if index == 0 else ():  # type: ignore[union-attr]
+            head.unlink()
+        dist.barrier()
+        start = time.perf_counter()
+        manager.restore_latest(state)
+        torch_xla.sync(wait=True)
+        restored.append(time.perf_counter() - start)
+        assert manager.restored_from == ("memory" if index else "peer")
+        dist.barrier()
+        start = time.perf_counter()
+        dist.broadcast(host, 1)
+        carried.append(time.perf_counter() - start)
+    if index == 0:
+        least, socket, memory = min(restored), min(carried), least_of_copies(size, turns)
+        print(f"from a peer's memory: {turns} restores")
+        print(f"  restore: {size / least / 1e9:.2f} GB/s; {memory / least:.2f} of the rate of a copy in memory")
+        print(f"  a socket: {size / socket / 1e9:.2f} GB/s; {memory / socket:.2f} of the rate of a copy in memory")
+    dist.destroy_process_group()
+
+
 def main(every: int, turns: int, width: int, folder: str) -> None:
-    """Measure a place that is a folder, and one that is memory."""
+    """Measure a place that is memory of another process, a folder, and own memory."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    with tempfile.TemporaryDirectory(dir=folder) as path:
+        size = 3 * 4 * 4 * width * width * 4  # about that of the training
+        xmp.spawn(restore_from_peer, (path, size, 4 * turns), nprocs=2, start_method="fork")
     training = Training(width)
     print(f"state: {training.bytes() / 1e6:.0f} MB")
     with tempfile.TemporaryDirectory(dir=folder) as path:

@@ -126,6 +126,29 @@ def test_a_slow_disk_is_written_the_state_of_its_step(tmp_path: Path, monkeypatc
     assert restored(kept) == (0, "0.0", "path")
 
 
+def test_memory_that_was_forgotten_or_sent_is_written_again(tmp_path: Path) -> None:
+    kept = manager(tmp_path, every=100)
+    assert kept._memory is not None
+    inodes = []
+    for step in range(1, 7):
+        kept.save(step, state(step))
+        slot = kept._memory._slot_at(0, step)[0]
+        inodes.append(slot.data.stat().st_ino)
+        assert slot.sent()[:4].view(torch.float32).item() == step  # to another process, which copies it
+        if step == 3:
+            kept._memory.forget()
+            assert restored(manager(tmp_path, every=100)) == (None, "0.0", "")
+    assert len(set(inodes)) == 2
+    assert restored(kept) == (6, "6.0", "memory")  # the device may use this memory from now on
+    kept.save(7, state(7))
+    kept.save(8, state(8))
+    assert kept._memory._slot_at(0, 8)[0].data.stat().st_ino not in inodes
+
+
+def test_room_is_as_large_as_asked() -> None:
+    assert [len(_slots.room(size).fill_(1)) for size in (0, 1, 5_000_000)] == [0, 1, 5_000_000]
+
+
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.float8_e4m3fn, torch.bool, torch.complex64], ids=str)
 def test_every_dtype_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:

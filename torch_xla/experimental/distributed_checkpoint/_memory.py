@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from ..._engine import metrics
 from ._helpers import _CpuShards, _is_on_xla, _own, flatten_state_dict, set_element, unflatten_state_dict
 from ._keeper import folder_of_job, start_again
-from ._slots import Head, Kept, Slot, array_at, sum_of, tensor_at
+from ._slots import Head, Kept, Slot, array_at, room, sum_of, tensor_at
 
 _ALIGNED = 64
 _SENT = 1 << 28  # bytes of a message
@@ -181,10 +181,13 @@ class Memory:
             dist.barrier(self._group)
 
     def _forget(self, after: int, ranks: Sequence[int]) -> None:
-        for slot in (slot for rank in ranks for slot in self._slots_of(rank)):
-            head = slot.read_head()
-            if head is None or head.step > after:
-                slot.drop()
+        for rank in ranks:
+            # The next states of this process need its memory.
+            give_up = Slot.forget if rank in self._written else Slot.drop
+            for slot in self._slots_of(rank):
+                head = slot.read_head()
+                if head is None or head.step > after:
+                    give_up(slot)
 
     def _slots_of(self, rank: int) -> list[Slot]:
         return self._slots.get(rank) or [Slot(self.folder, rank, number) for number in range(2)]
@@ -215,10 +218,10 @@ class Memory:
         source, size = sources[self.rank], torch.zeros(2, dtype=torch.int64)
         comes = source != self.rank
         self._swap(list(sizes.items()), [(source, size)] if comes else [])
-        head, data = torch.empty(int(size[0]), dtype=torch.uint8), torch.empty(int(size[1]), dtype=torch.uint8)
+        head, data = torch.empty(int(size[0]), dtype=torch.uint8), room(int(size[1]))
         sent = {each: torch.frombuffer(bytearray(heads[each]), dtype=torch.uint8) for each in asked}
         self._swap(
-            [(each, part) for each in asked for part in (sent[each], found[each][0].read())],
+            [(each, part) for each in asked for part in (sent[each], found[each][0].sent())],
             [(source, head), (source, data)] if comes else [],
         )
         if comes:

@@ -6,6 +6,7 @@ import pickle
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +88,10 @@ class Slot:
         aside.write_bytes(zlib.crc32(head).to_bytes(4, "little") + head)
         aside.rename(self.head)
 
+    def forget(self) -> None:
+        """Make the slot invalid, and keep its memory for the next state."""
+        self.head.unlink(missing_ok=True)
+
     def drop(self) -> None:
         """Give the memory back."""
         self.head.unlink(missing_ok=True)
@@ -98,11 +103,25 @@ class Slot:
         self.data.chmod(0o400)
         return self._mapped(mmap.ACCESS_COPY)
 
+    def sent(self) -> torch.Tensor:
+        """Return the data to read while no state is written to the slot."""
+        return self._mapped(mmap.ACCESS_COPY)
+
     def _mapped(self, access: int) -> torch.Tensor:
         with self.data.open("rb" if access == mmap.ACCESS_COPY else "r+b") as file:
             if not os.fstat(file.fileno()).st_size:
                 return torch.empty(0, dtype=torch.uint8)
             return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=access), dtype=torch.uint8)
+
+
+def room(size: int) -> torch.Tensor:
+    """Return new memory in large pages: a fault for each small page takes longer than to write it."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def array_at(memory: torch.Tensor, at: int, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:
