@@ -56,7 +56,7 @@ class Training:
 
 
 class Turn(NamedTuple):
-    """What a turn took, in seconds: all of it, `save_async`, and on the processors."""
+    """Seconds of a turn: all of it, in `save_async`, and on the processors."""
 
     whole: float
     saving: float
@@ -64,7 +64,7 @@ class Turn(NamedTuple):
 
 
 def turn(training: Training, manager: CheckpointManager | None, number: int, every: int) -> Turn:
-    """Return what a turn took."""
+    """Return the seconds of a turn."""
     start, processors, saving = time.perf_counter(), time.process_time(), 0.0
     for index in range(every):
         training.step()

@@ -72,7 +72,7 @@ class Relay:
 
 
 class _Call:
-    """What a thread asks for."""
+    """A question to the service, and its answer."""
 
     def __init__(self, method: Callable[[], object]) -> None:
         self.method = method

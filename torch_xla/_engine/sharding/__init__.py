@@ -6,7 +6,7 @@ have marked in `tensor/sharding_annotations.py`.
 Doors: op_shardings, placement.
 """
 
-from .addressable_shards import Part, give_local_shards, load_local_shards, local_parts, local_places, local_shards
+from .addressable_shards import LocalPart, give_local_shards, load_local_shards, local_parts, local_places, local_shards
 from .manual_regions import all_reduce as all_reduce_manual
 from .manual_regions import copies_of as copies_of_part
 from .manual_regions import enter as enter_manual

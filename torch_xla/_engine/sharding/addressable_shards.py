@@ -37,7 +37,7 @@ class Shard(NamedTuple):
         return _begin(self.indices)
 
 
-class Part(NamedTuple):
+class LocalPart(NamedTuple):
     """One of the different parts of a value that this process has."""
 
     array: np.ndarray  # read-only: it may be the memory of its device
@@ -69,12 +69,12 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     ]
 
 
-def local_parts(tensor: torch.Tensor) -> dict[tuple[int, ...], Part]:
+def local_parts(tensor: torch.Tensor) -> dict[tuple[int, ...], LocalPart]:
     """Return the different parts of `tensor` that this process has, by their offsets. Waits for the devices.
 
     The arrays have the counterpart of the tensor's dtype. A part without elements is there only if the tensor has none.
     """
-    found: dict[tuple[int, ...], Part] = {}
+    found: dict[tuple[int, ...], LocalPart] = {}
     for held in _held(tensor):
         begin, size = _begin(held.indices), _size(held.indices)
         if begin in found:
@@ -83,7 +83,7 @@ def local_parts(tensor: torch.Tensor) -> dict[tuple[int, ...], Part]:
             array = np.asarray(held.data)[tuple(map(slice, size))]
             if array.dtype != dtypes.to_jax(tensor.dtype):
                 array = to_numpy(from_numpy(np.array(array)).to(tensor.dtype))
-            found[begin] = Part(array, held.replica == 0)
+            found[begin] = LocalPart(array, held.replica == 0)
     return found
 
 

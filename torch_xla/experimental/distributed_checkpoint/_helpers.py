@@ -119,10 +119,10 @@ class _Own(NamedTuple):
         """Return the place in the whole of what begins here in the local tensor."""
         return tuple(there + here for there, here in zip(self.offset, begin, strict=True))
 
-    def parts(self) -> dict[tuple[int, ...], sharding.Part]:
+    def parts(self) -> dict[tuple[int, ...], sharding.LocalPart]:
         """Return the different parts that this process has, by their places in the whole. Waits for the devices."""
         if not _is_on_xla(self.local):
-            return {self.offset: sharding.Part(to_numpy(self.local), True)}
+            return {self.offset: sharding.LocalPart(to_numpy(self.local), True)}
         return {self.begin(begin): part for begin, part in sharding.local_parts(self.local).items()}
 
     def places(self) -> dict[tuple[int, ...], tuple[int, ...]]:
