@@ -218,7 +218,7 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         tuple(template.numbers),
         (),
         compute_dtype=_compute_dtype(rule, operator, args, kwargs),
-        draws=int(rule.random),
+        draws=int(rule.draws(filled_args, filled_kwargs)),
     )
 
 

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from .. import dtypes
 from ..atomic import uncollected
-from ..compat.names.torch import OpOverload, schema_of
 from ..compat.names.torch_dynamo import (
     FakeTensorMode,
     ShapeEnv,
@@ -286,14 +285,14 @@ class _Graph:
         self._kinds = [_kind(node.meta["val"]) for node in module.graph.nodes if node.op == "placeholder"]
         drawing = [node for node in module.graph.nodes if interpreter.is_random(module, node)]
         self._draws = len(drawing)
-        self._random = sorted({str(node.target) for node in drawing if not _drops_nothing(node)})
+        self._random = sorted({str(node.target) for node in drawing})
         self._bodies: dict[bool, object] = {}  # by whether JAX has 64-bit numbers
         self._missing: list[bool] = []
 
     def __call__(self, key: object, arrays: Sequence[object]) -> list[Any]:
         if self._random and key is None:
             raise MissingKey(", ".join(self._random))
-        drawn = [] if not self._draws else [_keys(jax.random.key(0) if key is None else key, self._draws)]
+        drawn = [_keys(key, self._draws)] if self._draws else []
         operands = [_cast(array, narrow(kind.dtype)) for array, kind in zip(arrays, self._kinds, strict=True)]
         operands += drawn
         is_wide = bool(jax.config.values["jax_enable_x64"])
@@ -328,16 +327,6 @@ def _refuse_branches(module: GraphModule) -> None:
                 f'as_jax(module, derivatives="jax"): it has gradients of torch.cond, and of a while_loop the forward '
                 f"derivatives of jax.jvp."
             )
-
-
-def _drops_nothing(node: Node) -> bool:
-    """Return whether an operator with dropout, such as attention, is called without."""
-    if not isinstance(node.target, OpOverload):
-        return False
-    names = [each.name for each in schema_of(node.target).arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    defaults = {each.name: each.default_value for each in schema_of(node.target).arguments if each.has_default_value()}
-    return {**defaults, **given}.get("dropout_p", 1) == 0
 
 
 def _narrowed(array: jax.Array) -> torch.dtype:

@@ -193,3 +193,22 @@ def test_a_result_without_a_gradient_gives_none_to_its_operands(masked: bool) ->
         grads = torch.autograd.grad(without.sum(), [*operands, *([mask] * masked)], allow_unused=True)
         found[d] = [grad is None or not grad.any() for grad in grads]
     assert found["xla"] == found["cpu"] == [True] * (3 + masked)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_without_dropout_attention_draws_nothing(is_causal: bool, is_compiled: bool) -> None:
+    def attended(x: torch.Tensor, p: float) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=p, is_causal=is_causal)
+
+    called = torch.compile(attended, backend="openxla", fullgraph=True) if is_compiled else attended
+    x = torch.randn(1, 2, 4, 8)
+    on_xla = x.to("xla").requires_grad_()
+    before = torch.xla.get_rng_state()
+    (gradient,) = torch.autograd.grad(called(on_xla, 0.0).sum(), on_xla)
+    on_cpu = x.requires_grad_()
+    (expected,) = torch.autograd.grad(attended(on_cpu, 0.0).sum(), on_cpu)
+    torch.testing.assert_close(gradient.cpu(), expected)
+    assert torch.equal(torch.xla.get_rng_state(), before)
+    assert not torch.equal(called(on_xla, 0.5), called(on_xla, 0.5))
+    assert not torch.equal(torch.xla.get_rng_state(), before)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from torch_xla._engine.ir.call_plan import Number
 from torch_xla._engine.lowering.machinery import registry
 from torch_xla._engine.lowering.machinery.registry import Promotion, Rule
 
@@ -65,3 +66,11 @@ def test_a_rule_made_while_the_program_runs_leaves_when_nobody_holds_it() -> Non
 def test_lists_that_may_be_cut() -> None:
     assert registry.is_separable(aten._foreach_add.List) and not registry.is_separable(aten.cat.default)
     assert not registry.is_separable("test::none")
+
+
+def test_a_call_whose_rate_is_zero_draws_nothing() -> None:
+    rule = Rule("test::dropping", print, Promotion.NONE, True, rate=(1, "p"))
+    assert not rule.draws((1,), {}) and not rule.draws((1, 0.0), {}) and not rule.draws((1,), {"p": 0})
+    assert rule.draws((1, 0.5), {}) and rule.draws((1,), {"p": 0.5}) and rule.draws((1, Number(0)), {})
+    assert Rule("test::drawing", print, Promotion.NONE, True).draws((0, 0), {})
+    assert not Rule("test::plain", print, Promotion.NONE, False, rate=(1, "p")).draws((0, 1), {})

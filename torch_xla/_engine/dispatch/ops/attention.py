@@ -8,6 +8,7 @@ from torch import Tensor
 from ...compat.names import torch as private
 from .. import missing_meta_kernels
 from ..append_calls import attended
+from ..recording_kernel import recorder
 
 aten = torch.ops.aten
 
@@ -108,6 +109,26 @@ def _spreads(attn_mask: Tensor, query: Tensor, value: Tensor) -> bool:
         size in (1, wanted) for size, wanted in zip(reversed(attn_mask.shape), sizes, strict=False)
     )
 
+
+_record = recorder("aten::_scaled_dot_product_fused_attention_overrideable")
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    *rest: object,
+    **options: object,
+) -> object:
+    """Record attention as one operation. Without dropout it draws nothing, which is a plan of its own: as an integer,
+    the rate is no number that may change.
+    """
+    return _record(query, key, value, attn_bias, dropout_p or 0, *rest, **options)
+
+
+KERNELS = {"_scaled_dot_product_fused_attention_overrideable": fused_attention}
 
 _TWICE = "_scaled_dot_product_fused_attention_overrideable_backward"
 _backward: Any = getattr(aten, _TWICE).default

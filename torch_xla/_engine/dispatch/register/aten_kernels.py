@@ -13,6 +13,7 @@ from .. import append_calls, aten_views, copy_ops, cpu_only_ops, memory_ops, opt
 from ..checks import host_values, index_checks, unsupported_layouts
 from ..ops import (
     assertions,
+    attention,
     batch_norm,
     data_dependent_sizes,
     distributions,
@@ -27,7 +28,6 @@ from ..ops import (
     synchronized_batch_norm,
     whole_composites,
 )
-from ..ops.attention import register_attention
 from ..ops.mark_sharding import KERNELS_OF_THEIR_OWN, register_marking
 from ..ops.quantiles import register_quantiles
 from ..ops.recurrent import register_recurrent
@@ -61,6 +61,7 @@ def special_kernels() -> dict[str, Any]:
         **optimizer_state_init.KERNELS,
         **append_calls.KERNELS,
         **assertions.KERNELS,
+        **attention.KERNELS,
         **batch_norm.KERNELS,
         **memory_assumptions.KERNELS,
         **linear_algebra.KERNELS,
@@ -104,7 +105,7 @@ def register_kernels() -> None:
         private.register_kernel(library, short, out_variant(f"aten::{short}"))
     whole_composites.register_whole()
     flop_formulas.register_when_asked_for()
-    _libraries.extend(register_attention())
+    _libraries.extend(attention.register_attention())
     _libraries.extend(distributions.describe_draws())
     _libraries.extend(register_recurrent())
     _libraries.append(register_quantiles())

@@ -183,7 +183,7 @@ def is_random(module: GraphModule, node: Node) -> bool:
     """Return whether a node of the graph draws random numbers."""
     if isinstance(node.target, OpOverload):
         rule = rule_for(node.target)
-        return rule is not None and rule.random
+        return rule is not None and rule.draws(node.args, node.kwargs)
     if isinstance(node.target, HigherOrderOperator):
         taken = [getattr(module, str(each.target)) for each in node.all_input_nodes if each.op == "get_attr"]
         return any(isinstance(each, GraphModule) and draws(each) > 0 for each in taken)
@@ -210,8 +210,7 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
             return torch.fx.node.map_arg(node.args[0], values.__getitem__)
         elif isinstance(node.target, OpOverload):
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            rule = rule_for(node.target)
-            if rule is not None and rule.random:
+            if is_random(module, node):
                 kwargs = {**kwargs, "key": next(unused)}
             line, layer = line_of(node), _layer(node)
             with located(line, (schema_of(node.target).name,) if line is not None else ()):

@@ -111,7 +111,7 @@ class _Calls:
                 [(spec.dtype, len(spec.size)) for spec in specs], list(_numbers((args, *kwargs.values())))
             )
             compute = promotion.float_dtype(common) if rule.promotion is Promotion.FLOAT else common
-        plan = Plan(rule.op, (args, kwargs), specs, (), outputs, structure, compute, int(rule.random))
+        plan = Plan(rule.op, (args, kwargs), specs, (), outputs, structure, compute, int(rule.draws(args, kwargs)))
         return plan, list(places)
 
 

@@ -6,7 +6,7 @@ tensors as lists of arrays, `None` as `None`, everything else as plain Python (`
 dtype that PyTorch's meta kernel reports: a rule computes at the right precision and leaves the last cast to the caller.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, TypeVar
@@ -37,6 +37,15 @@ class Rule:
     random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
     separable: bool = False  # each element of its lists is computed alone, so that the lists may be cut anywhere
     calls_python: bool = False  # on the host, while the program runs
+    rate: tuple[int, str] | None = None  # place and name of an argument: a call where it is 0 draws nothing
+
+    def draws(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Return whether a call with these arguments takes a random key. A rate that may be any number is not 0."""
+        if not self.random or self.rate is None:
+            return self.random
+        place, name = self.rate
+        given = args[place] if place < len(args) else kwargs.get(name, 0)
+        return not isinstance(given, int | float) or given != 0
 
 
 _rules: dict[Hashable, Rule] = {}
@@ -56,7 +65,11 @@ look_through(_drop_traces, 3)
 
 
 def lowers(
-    *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False, separable: bool = False
+    *ops: OpOverload | str,
+    promotion: Promotion = Promotion.NONE,
+    random: bool = False,
+    separable: bool = False,
+    rate: tuple[int, str] | None = None,
 ) -> Callable[[Lower], Lower]:
     """Register the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
 
@@ -64,7 +77,7 @@ def lowers(
         for op in ops:
             if op in _rules:
                 raise ValueError(f"{op} has two rules: {_rules[op].lower} and {lower}")
-            _rules[op] = Rule(op, lower, promotion, random, separable)
+            _rules[op] = Rule(op, lower, promotion, random, separable, rate=rate)
         return lower
 
     return register

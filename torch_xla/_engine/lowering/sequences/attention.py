@@ -50,7 +50,7 @@ class Attention:
     scale: float | None
     is_causal: bool
     dropout_p: float
-    randomness: jax.Array
+    randomness: jax.Array | None  # of a call with dropout
 
     def scores(self, query: jax.Array, bias: jax.Array | None, start: jax.Array | int) -> jax.Array:
         """Return scores by (batch, head, group, row, column), of rows from `start` on."""
@@ -71,6 +71,7 @@ class Attention:
         """Return which weights dropout keeps: the same at every call for the same block."""
         if isinstance(self.dropout_p, (int, float)) and self.dropout_p == 0:
             return None
+        assert self.randomness is not None
         randomness = self.randomness if block is None else jax.random.fold_in(self.randomness, block)
         return chance(randomness, shape, 1 - self.dropout_p)
 
@@ -137,7 +138,7 @@ def _log_sum(largest: jax.Array, total: jax.Array) -> jax.Array:
     return jnp.where(total == 0, jnp.inf, largest + jnp.log(total))[..., 0]
 
 
-def _grouped(call: AttentionCall, randomness: jax.Array) -> tuple[jax.Array, jax.Array | None, Attention]:
+def _grouped(call: AttentionCall, randomness: jax.Array | None) -> tuple[jax.Array, jax.Array | None, Attention]:
     """Return the queries, the bias, and what all rows share.
 
     They get a batch dimension, and the query heads are grouped by the head of the keys that they share.
@@ -193,7 +194,7 @@ def _bias_in_blocks(bias: jax.Array | None, count: int, size: int) -> jax.Array 
     return _in_blocks(bias, count, size)
 
 
-@lowers(aten._scaled_dot_product_fused_attention_overrideable.default, random=True)
+@lowers(aten._scaled_dot_product_fused_attention_overrideable.default, random=True, rate=(4, "dropout_p"))
 def attention(
     query: jax.Array,
     key_: jax.Array,
@@ -204,16 +205,19 @@ def attention(
     return_debug_mask: bool = False,
     *,
     scale: float | None = None,
-    key: jax.Array,
+    key: jax.Array | None = None,
 ) -> tuple[jax.Array | int | None, ...]:
     call = AttentionCall(query, key_, value, attn_bias, dropout_p, is_causal, scale)
     fused = filter(None, (kernel.attention(call) for kernel in KERNELS))
     output, log_sum = next(fused, None) or _composed(call, key)
-    words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
+    if key is None:  # without dropout the gradient reads neither
+        words = jnp.zeros(2, np.int64)
+    else:
+        words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
     return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
 
 
-def _composed(call: AttentionCall, randomness: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _composed(call: AttentionCall, randomness: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return the output, and the logarithm of the sum of the exponentials, of products and a softmax."""
     query, bias, shared = _grouped(call, randomness)
     count, size = _blocks(query, shared.key)
