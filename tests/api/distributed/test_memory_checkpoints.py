@@ -28,7 +28,7 @@ from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _ke
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder in the place of the host's shared memory."""
+    """Return a folder that stands for the host's shared memory."""
     monkeypatch.setattr(_keeper, "ROOT", tmp_path / "shared")
     (tmp_path / "shared").mkdir()
     yield tmp_path / "shared"

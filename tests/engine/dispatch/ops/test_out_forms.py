@@ -1,4 +1,4 @@
-"""What is written into `out=` is counted, converted and laid out as on the CPU."""
+"""Writing into `out=` counts, converts and lays out as on the CPU."""
 
 from collections.abc import Callable
 from typing import Any
