@@ -83,14 +83,16 @@ def as_jax(module: torch.nn.Module, *, derivatives: str = "torch") -> tuple[dict
     """Return the parameters of `module` as arrays by name, and the module as a pure function of them for JAX.
 
     `function(parameters, *args, **kwargs)` takes and returns arrays in the structures of the module, and works under
-    `jax.grad`, `jax.vmap` and `jax.jit`. It computes in the mode (training or evaluation) that the module and its
-    submodules have now. The module itself stays as it is.
+    `jax.grad`, `jax.jvp`, `jax.vmap` and `jax.jit`. It computes in the mode (training or evaluation) that the module
+    and its submodules have now. The module itself stays as it is.
 
     - Buffers and parameters that need no gradient are in `function.buffers`. A call with `buffers=...` returns a pair:
       the output, and the buffers after the call. Without it, a call that would change a buffer raises `ValueError`.
     - A module that draws random numbers takes `rng=jax.random.key(...)`, and draws the same for the same key.
-    - Gradients are those of PyTorch's autograd. With `derivatives="jax"`, JAX differentiates the operations instead:
-      also forward (`jax.jvp`, `jax.hessian`), but without the module's own `autograd.Function`s and `no_grad`.
+    - Gradients are those of PyTorch's autograd. Forward derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) are the
+      transposed backward pass; `NotImplementedError` is raised where JAX cannot transpose it, as for maximum pooling,
+      and for third derivatives that are all forward. With `derivatives="jax"`, JAX differentiates the operations
+      instead, without the module's own `autograd.Function`s and `no_grad`.
     - Where JAX has no 64-bit numbers (`jax_enable_x64` is off), its int32 arguments are int64 to PyTorch.
 
     The module is traced once for each size and dtype of its arguments; other arguments must be hashable.

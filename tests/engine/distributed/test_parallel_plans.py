@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,12 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
-def in_whole_graphs(forward: Any, model: nn.Module, device: str) -> Any:
+Losses = list[tuple[float, list[torch.Tensor]]]
+
+
+def in_whole_graphs(forward: Callable[..., torch.Tensor], model: nn.Module, device: str) -> Losses:
     """Return the losses and gradients of batches of several sizes: the second size gives a graph for any size."""
-    found = []
+    found: Losses = []
     for step, size in enumerate((2, 4, 6)):
         model.zero_grad()
         loss = forward(data(step, size * 4).view(size, 4, 6).to(device)).square().mean()
@@ -128,7 +132,7 @@ def block() -> Block:
     return Block()
 
 
-def compiled_as(plan: str) -> Any:
+def compiled_as(plan: str) -> Losses:
     join()
     # Dynamo finds the functions that it has rules for at its first compilation.
     torch.compile(torch.sin, fullgraph=True)(torch.ones(2, device="xla"))

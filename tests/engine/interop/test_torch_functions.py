@@ -36,6 +36,17 @@ def test_gradients_of_complex_numbers_are_those_of_jax() -> None:
     np.testing.assert_allclose(function(w, x), plain(w, x), rtol=1e-4)
     np.testing.assert_allclose(jax.grad(function)(w, x), jax.grad(plain)(w, x), rtol=1e-4)
     np.testing.assert_allclose(twice(function)(w), twice(plain)(w), rtol=1e-3)
+    moved = jnp.array([1.0 - 2.0j, 0.5, 1j], np.complex64)
+
+    def along(f: Any) -> Any:
+        return jax.jvp(lambda w: f(w, x), (w,), (moved,))[1]
+
+    np.testing.assert_allclose(along(function), along(plain), rtol=1e-4)
+    np.testing.assert_allclose(along(jax.grad(function)), along(jax.grad(plain)), rtol=1e-3)
+    pulled, expected = (
+        jax.grad(lambda w, f=f: jax.jvp(lambda w: f(w, x), (w,), (moved,))[1])(w) for f in (function, plain)
+    )
+    np.testing.assert_allclose(pulled, expected, rtol=1e-3)
 
 
 def test_results_without_gradient_and_unused_inputs() -> None:

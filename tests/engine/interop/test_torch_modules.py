@@ -249,6 +249,53 @@ def test_gradients_of_gradients_and_forward_derivatives(wide: None) -> None:
     np.testing.assert_allclose(jax.hessian(function)(parameters, given)["w"]["w"], expected, rtol=1e-12, atol=1e-12)
 
 
+def test_all_orders_of_forward_and_backward_derivatives(wide: None) -> None:
+    torch.manual_seed(0)
+    # A normalisation, of which PyTorch's third gradients are wrong, so that two orders must not need three.
+    module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2)).double()
+    x, v = (jnp.asarray(np.random.default_rng(seed).normal(size=(2, 3))) for seed in range(2))
+    found = []
+    for derivatives in ("torch", "jax"):
+        parameters, function = as_jax(module, derivatives=derivatives)
+
+        def total(x: Any, parameters: Any = parameters, function: Any = function) -> Any:
+            return jnp.sum(jnp.sin(function(parameters, x)) ** 2)
+
+        def along(f: Any) -> Any:
+            return lambda x: jax.jvp(f, (x,), (v,))[1]
+
+        found.append(
+            [
+                jax.jvp(function, (parameters, x), (parameters, v))[1],
+                jax.linearize(total, x)[1](v),
+                jax.jit(jax.jacfwd(total))(x),
+                jax.vmap(along(total))(jnp.stack([x, v])),
+                along(jax.grad(total))(x),
+                jax.grad(along(total))(x),
+                jax.jit(along(along(total)))(x),
+            ]
+        )
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[0][4], found[0][5], rtol=1e-9)
+
+
+def test_forward_derivatives_that_are_missing_say_so() -> None:
+    parameters, function = as_jax(nn.MaxPool1d(2))
+    x = jnp.arange(4.0)[None]
+    words = r"cannot transpose this one \(.*Take gradients of gradients .* as_jax\(module, derivatives=\"jax\"\)"
+    with pytest.raises(NotImplementedError, match=words):
+        jax.jvp(lambda x: function(parameters, x), (x,), (x,))
+    _, cubed = as_jax(Power())
+
+    def along(f: Any) -> Any:
+        return lambda w: jax.jvp(f, (w,), (jnp.ones(3),))[1]
+
+    given = jnp.ones(3)
+    with pytest.raises(NotImplementedError, match="no third ones of these. Make one of the three a gradient"):
+        along(along(along(lambda w: cubed({"w": w}, given))))(given)
+
+
 class Pair(NamedTuple):
     left: Tensor
     right: dict[str, Any]

@@ -20,10 +20,10 @@ _primitive.multiple_results = True
 class LinearMap(Protocol):
     """A linear function for each `held`, arrays that it depends on, and its transpose. Equal maps share programs."""
 
-    def apply(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def apply(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the function of `given`."""
 
-    def transpose(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def transpose(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the transposed function of `given`, which has the sizes of the results."""
 
 
@@ -34,21 +34,23 @@ class _Batched:
     map: LinearMap
     axes: tuple[int | None, ...]
 
-    def apply(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def apply(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         return jax.vmap(self.map.apply, (list(self.axes), 0))(list(held), list(given))  # type: ignore[no-any-return]
 
-    def transpose(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def transpose(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         return jax.vmap(self.map.transpose, (list(self.axes), 0))(list(held), list(given))  # type: ignore[no-any-return]
 
 
-def call(map: LinearMap, held: Sequence[Any], given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+def call(
+    map: LinearMap, held: Sequence[jax.Array], given: Sequence[jax.Array], results: Sequence[jax.Array]
+) -> list[jax.Array]:
     """Return `map.apply(held, given)`; `results` describes it, as arrays or as `jax.ShapeDtypeStruct`s do."""
     described = tuple(jax.core.ShapedArray(tuple(each.shape), each.dtype) for each in results)
     return list(_primitive.bind(*held, *given, map=map, count=len(held), results=described))
 
 
 @_primitive.def_impl
-def _run(*arrays: Any, map: LinearMap, count: int, results: object) -> list[Any]:
+def _run(*arrays: Any, map: LinearMap, count: int, results: object) -> list[jax.Array]:
     return map.apply(arrays[:count], arrays[count:])
 
 
@@ -58,21 +60,26 @@ def _described(*_: object, map: LinearMap, count: int, results: Sequence[object]
 
 
 def _batching_rule(
-    arrays: Sequence[Any], axes: Sequence[Any], *, map: LinearMap, count: int, results: Sequence[Any]
-) -> tuple[list[Any], list[int]]:
+    arrays: Sequence[jax.Array], axes: Sequence[int | None], *, map: LinearMap, count: int, results: Sequence[jax.Array]
+) -> tuple[list[jax.Array], list[int]]:
     size = next(each.shape[axis] for each, axis in zip(arrays, axes, strict=True) if axis is not None)
     given = [
         jnp.broadcast_to(each, (size, *each.shape)) if axis is None else jnp.moveaxis(each, axis, 0)
         for each, axis in zip(arrays[count:], axes[count:], strict=True)
     ]
-    described = [jax.ShapeDtypeStruct((size, *each.shape), each.dtype) for each in results]
+    described: list[Any] = [jax.ShapeDtypeStruct((size, *each.shape), each.dtype) for each in results]
     batched = _Batched(map, tuple(axes[:count]))
     return call(batched, arrays[:count], given, described), [0] * len(described)
 
 
 def _jvp_rule(
-    primals: Sequence[Any], tangents: Sequence[Any], *, map: LinearMap, count: int, results: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
+    primals: Sequence[jax.Array],
+    tangents: Sequence[Any],
+    *,
+    map: LinearMap,
+    count: int,
+    results: Sequence[jax.Array],
+) -> tuple[list[jax.Array], list[jax.Array]]:
     held, given = list(primals[:count]), list(primals[count:])
     moved = [place for place in range(count) if type(tangents[place]) is not ad.Zero]
     terms = []
@@ -80,7 +87,7 @@ def _jvp_rule(
         terms.append(call(map, held, [ad.instantiate_zeros(each) for each in tangents[count:]], results))
     if moved:
 
-        def of(*chosen: object) -> list[Any]:
+        def of(*chosen: jax.Array) -> list[jax.Array]:
             filled = list(held)
             for place, value in zip(moved, chosen, strict=True):
                 filled[place] = value
@@ -91,7 +98,7 @@ def _jvp_rule(
 
 
 def _transpose_rule(
-    given: Sequence[Any], *operands: Any, map: LinearMap, count: int, results: Sequence[Any]
+    given: Sequence[object], *operands: Any, map: LinearMap, count: int, results: Sequence[jax.Array]
 ) -> list[Any]:
     found = map.transpose(operands[:count], [ad.instantiate_zeros(each) for each in given])
     wanted = [ad.is_undefined_primal(each) for each in operands[count:]]

@@ -95,7 +95,7 @@ def _called(function: JaxFunction, key: object, *arrays: object) -> list[jax.Arr
     return function.run(key, arrays)
 
 
-def _called_and_moved(function: JaxFunction, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def _called_and_moved(function: JaxFunction, primals: Any, tangents: Any) -> Any:
     key, *arrays = primals
     moved = {place: each for place, each in enumerate(tangents[1:]) if not _is_zero(each)}
     if not moved:
@@ -123,11 +123,11 @@ def _zero_at(array: Any) -> Any:
 
 
 class _Held(NamedTuple):
-    """What the derivative of a function at a point depends on: the point, and what its computation saved."""
+    """The point of a derivative, and the values that the computation saved there."""
 
     key: object
-    arrays: list[Any]
-    saved: list[Any]
+    arrays: list[jax.Array]
+    saved: list[jax.Array]
 
 
 @dataclass(frozen=True)
@@ -137,19 +137,65 @@ class _Derivative:
     differentiated: "_Differentiated"
     tree: Any
 
-    def apply(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def apply(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         return list(self.differentiated.tangents(jax.tree.unflatten(self.tree, held), list(given)))
 
-    def transpose(self, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def transpose(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         # JAX's gradients by complex numbers are the conjugates of PyTorch's.
         found = self.differentiated.gradients(jax.tree.unflatten(self.tree, held), list(map(jnp.conj, given)))
         return list(map(jnp.conj, found))
 
 
+@dataclass(frozen=True)
+class _Curvature:
+    """The derivative of forward derivatives by the inputs at `moved`, as a linear map.
+
+    Its transpose is the gradient of gradients. PyTorch's third derivatives, which the derivative of a transposed
+    gradient would be, are wrong for some operators, such as `layer_norm`.
+    """
+
+    differentiated: "_Differentiated"
+    tree: Any
+    moved: tuple[int, ...]
+
+    def apply(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
+        return list(_turned(self, list(held), list(given)))
+
+    def transpose(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
+        point, by = jax.tree.unflatten(self.tree, held)
+
+        def of(*chosen: object) -> list[jax.Array]:
+            arrays = list(point.arrays)
+            for place, value in zip(self.moved, chosen, strict=True):
+                arrays[place] = value
+            return self.differentiated.second([*arrays, *map(jnp.conj, given)], point.key)
+
+        _, pull = jax.vjp(of, *(point.arrays[place] for place in self.moved))
+        return list(pull(list(map(jnp.conj, by))))
+
+
+def _pushed_curvature(curvature: _Curvature, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
+    differentiated, (point, by) = curvature.differentiated, jax.tree.unflatten(curvature.tree, held)
+    turned = functools.partial(differentiated.turned, point, by, curvature.moved)
+    (found,) = jax.vjp(turned, differentiated.described())[1](list(given))
+    return list(found)
+
+
+def _third(curvature: _Curvature, primals: object, tangents: object) -> Any:
+    raise NotImplementedError(
+        "a module has forward derivatives of forward derivatives, but no third ones of these. Make one of the three a "
+        'gradient (jax.grad, jax.jacrev), or have JAX differentiate the module, as_jax(module, derivatives="jax").'
+    )
+
+
+_turned: jax.custom_jvp[list[jax.Array]] = jax.custom_jvp(_pushed_curvature, nondiff_argnums=(0,))
+_turned.defjvp(_third)
+
+
 class _Differentiated:
     """A function in two parts: the first saves values, the second computes gradients from them.
 
-    A derivative of a derivative is that of what PyTorch would compute with `create_graph=True`: what is saved is a
+    A derivative of a derivative is that of PyTorch's gradients with `create_graph=True`: saved values are a
     function of the inputs, so only these pass a derivative on. Forward derivatives are the transposed gradients.
     """
 
@@ -180,7 +226,7 @@ class _Differentiated:
         found, count = self._once(key, arrays), len(self._outputs)
         return found[:count], found[count:]
 
-    def _computed_and_moved(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def _computed_and_moved(self, primals: Any, tangents: Any) -> Any:
         key, *arrays = primals
         outputs, saved = self.forward(key, *arrays)
         moved = [place for place, each in enumerate(tangents[1:]) if not _is_zero(each)]
@@ -191,7 +237,7 @@ class _Differentiated:
             found = _called_and_moved(self._owner, primals, tangents)[1]
         return (outputs, saved), (found, [_zero_at(each) for each in saved])
 
-    def moved(self, held: _Held, outputs: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def moved(self, held: _Held, outputs: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the tangents of the outputs, given those of the inputs that are needed."""
         found = [_zero_at(each) for each in outputs]
         if self._needed and self._differentiable:
@@ -204,11 +250,9 @@ class _Differentiated:
 
     def _pulled(self, held: _Held, given: Sequence[object]) -> list[jax.Array]:
         found = self._back(None, [*held.saved, *given])
-        return [
-            jnp.zeros_like(held.arrays[place]) if found[place] is None else found[place] for place in self._needed
-        ]
+        return [jnp.zeros_like(held.arrays[place]) if found[place] is None else found[place] for place in self._needed]
 
-    def _pushed(self, held: _Held, given: Sequence[Any]) -> list[jax.Array]:
+    def _pushed(self, held: _Held, given: Sequence[jax.Array]) -> list[jax.Array]:
         try:
             return self._transposed(self._pulled, held, given)
         except (NotImplementedError, AssertionError, TypeError, ValueError) as error:
@@ -218,32 +262,58 @@ class _Differentiated:
                 '(jax.jacrev(jax.jacrev(f))), or have JAX differentiate the module, as_jax(module, derivatives="jax").'
             ) from error
 
-    def _transposed(self, gradients: Any, held: _Held, given: Sequence[Any]) -> list[jax.Array]:
+    def _transposed(self, gradients: Callable[..., object], held: _Held, given: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the tangents of the outputs, by the function that computes gradients."""
-        kinds = [self._outputs[place] for place in self._differentiable]
         # Gradients are linear in those of the outputs, so their derivative is the same anywhere.
-        zeros = [jnp.zeros(kind.size, dtypes.to_jax(narrow(kind.dtype))) for kind in kinds]
-        _, transpose = jax.vjp(functools.partial(gradients, held), zeros)
+        _, transpose = jax.vjp(functools.partial(gradients, held), self.described())
         (found,) = transpose(list(map(jnp.conj, given)))
         return list(map(jnp.conj, found))
 
-    @uncollected
-    def _again(self, held: _Held, given: Sequence[Any]) -> list[jax.Array]:
-        """Return the gradients as a function of the inputs, which PyTorch differentiates."""
+    @property
+    def second(self) -> JaxFunction:
+        """The gradients as a function of the inputs and of gradients by the outputs, which PyTorch differentiates."""
         if self._second is None:
             kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
             self._second = JaxFunction(self._gradient_again, kinds)
-        return self._second([*held.arrays, *given], held.key)
+        return self._second
 
-    def _pulled_and_moved(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    @uncollected
+    def _again(self, held: _Held, given: Sequence[jax.Array]) -> list[jax.Array]:
+        return self.second([*held.arrays, *given], held.key)
+
+    def turned(
+        self, held: _Held, given: Sequence[jax.Array], moved: tuple[int, ...], pulled: Sequence[jax.Array]
+    ) -> list[jax.Array]:
+        """Return the transposed second derivative at `given` in one place, computed by JAX's operations alone."""
+        again = self.second.differentiated(moved)
+        arrays = [*held.arrays, *map(jnp.conj, pulled)]
+        _, saved = again._computed(held.key, *arrays)
+        by_outputs = [given[place] for place in again._differentiable]
+        return list(map(jnp.conj, again._pulled(_Held(held.key, arrays, saved), by_outputs)))
+
+    def described(self) -> list[jax.Array]:
+        """Return zeros of the sizes of outputs that have gradients."""
+        kinds = [self._outputs[place] for place in self._differentiable]
+        return [jnp.zeros(kind.size, dtypes.to_jax(narrow(kind.dtype))) for kind in kinds]
+
+    def _pulled_and_moved(self, primals: Any, tangents: Any) -> Any:
         return self.gradients(*primals), self._moved_again(self._again, primals, tangents)
 
-    def _pushed_and_moved(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        pushed = functools.partial(self._transposed, self._again)
-        return self.tangents(*primals), self._moved_again(pushed, primals, tangents)
+    def _pushed_and_moved(self, primals: Any, tangents: Any) -> Any:
+        held, given = primals
+        outputs = self.tangents(held, given)
+        terms: list[list[jax.Array]] = []
+        if not all(map(_is_zero, tangents[1])):
+            terms.append(self.tangents(held, list(map(_with_elements, tangents[1]))))
+        moved = {place: each for place, each in enumerate(tangents[0].arrays) if not _is_zero(each)}
+        if moved:
+            leaves, tree = jax.tree.flatten((held, given))
+            curvature = _Curvature(self, tree, tuple(moved))
+            terms.append(linear_maps.call(curvature, leaves, list(moved.values()), outputs))
+        return outputs, [sum(each[1:], each[0]) for each in zip(*terms, strict=True)] or list(map(_zero_at, outputs))
 
-    def _moved_again(self, function: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Return the tangents of a function of the inputs and gradients, in which nothing of what is saved counts."""
+    def _moved_again(self, function: Any, primals: Any, tangents: Any) -> list[jax.Array]:
+        """Return the tangents of a function of the inputs and gradients, without those of saved values."""
         held, given = primals
         values, by = [*held.arrays, *given], [*tangents[0].arrays, *tangents[1]]
         moved = [place for place, each in enumerate(by) if not _is_zero(each)]
