@@ -258,10 +258,10 @@ def test_all_orders_of_forward_and_backward_derivatives(wide: None) -> None:
     for derivatives in ("torch", "jax"):
         parameters, function = as_jax(module, derivatives=derivatives)
 
-        def total(x: Any, parameters: Any = parameters, function: Any = function) -> Any:
+        def total(x: jax.Array, parameters: object = parameters, function: Any = function) -> jax.Array:
             return jnp.sum(jnp.sin(function(parameters, x)) ** 2)
 
-        def along(f: Any) -> Any:
+        def along(f: Callable[..., object]) -> Callable[..., object]:
             return lambda x: jax.jvp(f, (x,), (v,))[1]
 
         found.append(
@@ -288,7 +288,7 @@ def test_forward_derivatives_that_are_missing_say_so() -> None:
         jax.jvp(lambda x: function(parameters, x), (x,), (x,))
     _, cubed = as_jax(Power())
 
-    def along(f: Any) -> Any:
+    def along(f: Callable[..., object]) -> Callable[..., object]:
         return lambda w: jax.jvp(f, (w,), (jnp.ones(3),))[1]
 
     given = jnp.ones(3)

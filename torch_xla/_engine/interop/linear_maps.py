@@ -50,7 +50,7 @@ def call(
 
 
 @_primitive.def_impl
-def _run(*arrays: Any, map: LinearMap, count: int, results: object) -> list[jax.Array]:
+def _run(*arrays: jax.Array, map: LinearMap, count: int, results: object) -> list[jax.Array]:
     return map.apply(arrays[:count], arrays[count:])
 
 

@@ -135,7 +135,7 @@ class _Derivative:
     """The derivative of a function by the tensors that it was `differentiated` by, as a linear map."""
 
     differentiated: "_Differentiated"
-    tree: Any
+    tree: jax.tree_util.PyTreeDef
 
     def apply(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         return list(self.differentiated.tangents(jax.tree.unflatten(self.tree, held), list(given)))
@@ -155,12 +155,13 @@ class _Curvature:
     """
 
     differentiated: "_Differentiated"
-    tree: Any
+    tree: jax.tree_util.PyTreeDef
     moved: tuple[int, ...]
 
     def apply(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         return list(_turned(self, list(held), list(given)))
 
+    @uncollected
     def transpose(self, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
         point, by = jax.tree.unflatten(self.tree, held)
 
@@ -174,6 +175,7 @@ class _Curvature:
         return list(pull(list(map(jnp.conj, by))))
 
 
+@uncollected
 def _pushed_curvature(curvature: _Curvature, held: Sequence[jax.Array], given: Sequence[jax.Array]) -> list[jax.Array]:
     differentiated, (point, by) = curvature.differentiated, jax.tree.unflatten(curvature.tree, held)
     turned = functools.partial(differentiated.turned, point, by, curvature.moved)
@@ -181,7 +183,7 @@ def _pushed_curvature(curvature: _Curvature, held: Sequence[jax.Array], given: S
     return list(found)
 
 
-def _third(curvature: _Curvature, primals: object, tangents: object) -> Any:
+def _third(curvature: _Curvature, primals: object, tangents: object) -> tuple[list[jax.Array], list[jax.Array]]:
     raise NotImplementedError(
         "a module has forward derivatives of forward derivatives, but no third ones of these. Make one of the three a "
         'gradient (jax.grad, jax.jacrev), or have JAX differentiate the module, as_jax(module, derivatives="jax").'
@@ -262,6 +264,7 @@ class _Differentiated:
                 '(jax.jacrev(jax.jacrev(f))), or have JAX differentiate the module, as_jax(module, derivatives="jax").'
             ) from error
 
+    @uncollected
     def _transposed(self, gradients: Callable[..., object], held: _Held, given: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the tangents of the outputs, by the function that computes gradients."""
         # Gradients are linear in those of the outputs, so their derivative is the same anywhere.
@@ -312,6 +315,7 @@ class _Differentiated:
             terms.append(linear_maps.call(curvature, leaves, list(moved.values()), outputs))
         return outputs, [sum(each[1:], each[0]) for each in zip(*terms, strict=True)] or list(map(_zero_at, outputs))
 
+    @uncollected
     def _moved_again(self, function: Any, primals: Any, tangents: Any) -> list[jax.Array]:
         """Return the tangents of a function of the inputs and gradients, without those of saved values."""
         held, given = primals
