@@ -1,5 +1,6 @@
 """Functions of tensors as functions of arrays: transforms of JAX around them, beside the same written in JAX."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ def test_gradients_of_complex_numbers_are_those_of_jax() -> None:
         y = torch.fft.fft(w * x)
         return [((y * y).sin().real * y.imag).sum()]
 
-    def plain(w: Any, x: Any) -> Any:
+    def plain(w: jax.Array, x: jax.Array) -> jax.Array:
         y = jnp.fft.fft(w * x)
         return jnp.sum(jnp.sin(y * y).real * y.imag)
 
@@ -29,7 +30,7 @@ def test_gradients_of_complex_numbers_are_those_of_jax() -> None:
 
     converted = JaxFunction(spectrum, [WEIGHTS, REALS])
 
-    def function(w: Any, x: Any) -> Any:
+    def function(w: jax.Array, x: jax.Array) -> jax.Array:
         return converted([w, x])[0]
 
     w, x = jnp.array([0.3 + 0.2j, -0.5j, 0.4 - 0.1j], np.complex64), jnp.array([1.0, 2.0, -0.5])
@@ -38,7 +39,7 @@ def test_gradients_of_complex_numbers_are_those_of_jax() -> None:
     np.testing.assert_allclose(twice(function)(w), twice(plain)(w), rtol=1e-3)
     moved = jnp.array([1.0 - 2.0j, 0.5, 1j], np.complex64)
 
-    def along(f: Any) -> Any:
+    def along(f: Callable[..., object]) -> object:
         return jax.jvp(lambda w: f(w, x), (w,), (moved,))[1]
 
     np.testing.assert_allclose(along(function), along(plain), rtol=1e-4)
