@@ -114,12 +114,12 @@ def _is_zero(tangent: object) -> bool:
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
-def _with_elements(tangent: Any) -> Any:
+def _with_elements(tangent: jax.Array) -> jax.Array:
     return jnp.zeros(tangent.shape, tangent.dtype) if _is_zero(tangent) else tangent
 
 
-def _zero_at(array: Any) -> Any:
-    return jax.custom_derivatives.SymbolicZero(jax.typeof(array).to_tangent_aval())
+def _zero_at(array: jax.Array) -> jax.Array:
+    return jax.custom_derivatives.SymbolicZero(jax.typeof(array).to_tangent_aval())  # type: ignore[return-value]
 
 
 class _Held(NamedTuple):
@@ -316,7 +316,7 @@ class _Differentiated:
         return outputs, [sum(each[1:], each[0]) for each in zip(*terms, strict=True)] or list(map(_zero_at, outputs))
 
     @uncollected
-    def _moved_again(self, function: Any, primals: Any, tangents: Any) -> list[jax.Array]:
+    def _moved_again(self, function: Callable[..., list[jax.Array]], primals: Any, tangents: Any) -> list[jax.Array]:
         """Return the tangents of a function of the inputs and gradients, without those of saved values."""
         held, given = primals
         values, by = [*held.arrays, *given], [*tangents[0].arrays, *tangents[1]]
@@ -327,7 +327,7 @@ class _Differentiated:
             for place, value in zip(moved, chosen, strict=True):
                 filled[place] = value
             count = len(held.arrays)
-            return function(held._replace(arrays=filled[:count]), filled[count:])  # type: ignore[no-any-return]
+            return function(held._replace(arrays=filled[:count]), filled[count:])
 
         if not moved:
             return [_zero_at(each) for each in jax.eval_shape(of)]
