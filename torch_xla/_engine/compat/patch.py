@@ -55,7 +55,7 @@ class Patch:
         self._set(value)
         _hand_over_rules(original, getattr(owner, name))
 
-    def _set(self, value: Any) -> None:
+    def _set(self, value: object) -> None:
         for owner, name in map(owner_of, self.names):
             setattr(owner, name, value)
         self.in_force = True

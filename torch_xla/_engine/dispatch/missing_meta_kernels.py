@@ -160,19 +160,19 @@ def _element_by_element(op: Any) -> Callable[..., object]:
     return kernel
 
 
-def _in_dtype_of(place: int, op: Any) -> Callable[..., object]:
+def _in_dtype_of(place: int, op: Callable[..., Tensor]) -> Callable[..., object]:
     """Give the result the dtype of one operand, as all devices allocate it: PyTorch's own kernel promotes."""
 
-    def kernel(*args: Any, **options: Any) -> Tensor:
+    def kernel(*args: Any, **options: object) -> Tensor:
         return op(*args, **options).to(args[place].dtype)  # type: ignore[no-any-return]
 
     return kernel
 
 
-def _promoted(op: Any) -> Callable[..., object]:
+def _promoted(op: Callable[..., Tensor]) -> Callable[..., object]:
     """Give the result the dtype that the first two operands promote to; PyTorch's own kernel takes that of one."""
 
-    def kernel(self: Tensor, other: Tensor, *args: Any) -> Tensor:
+    def kernel(self: Tensor, other: Tensor, *args: object) -> Tensor:
         return op(self, other, *args).to(torch.result_type(self, other))  # type: ignore[no-any-return]
 
     return kernel

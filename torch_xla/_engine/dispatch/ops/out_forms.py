@@ -61,7 +61,9 @@ def _refuse_step(dtype: torch.dtype | None, start: float, end: float, step: floa
         raise RuntimeError(f"step must be nonzero; got {step}, which is 0 in {dtype}. Give a step of at least 1.")
 
 
-def range_step(start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+def range_step(
+    start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **kwargs: object
+) -> object:
     """Implement `torch.range`."""
     _refuse_step(dtype, start, end, step)
     return _range(start, end, step, dtype=dtype, **kwargs)

@@ -91,7 +91,7 @@ def choosing_packed(original: Callable[..., SDPBackend]) -> Callable[..., SDPBac
 
     @functools.wraps(original)
     def select(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout: float, *rest: Any
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout: float, *rest: object
     ) -> SDPBackend:
         if query.device.type != "xla":
             return original(query, key, value, attn_mask, dropout, *rest)
@@ -109,7 +109,7 @@ def unpadded(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Wrap PyTorch's padding of heads to a multiple of eight, which GPUs need and jagged tensors do not have."""
 
     @functools.wraps(original)
-    def pad(tensor: Tensor, *args: Any) -> Tensor:
+    def pad(tensor: Tensor, *args: object) -> Tensor:
         return tensor if tensor.device.type == "xla" else original(tensor, *args)
 
     return pad
