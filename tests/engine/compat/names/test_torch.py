@@ -37,7 +37,6 @@ def test_modes_are_known_and_passed_by() -> None:
     assert private.saved_tensors_hooks_in_force() is None
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")  # which PyTorch calls: deprecated, or not supported
 def test_a_level_of_tangents_is_passed_by_too() -> None:
     with forward_ad.dual_level():
         assert private.calls_are_watched()

@@ -43,7 +43,6 @@ def test_a_tangent_that_nobody_gave_is_zero() -> None:
     assert made.dtype is torch.float64 and made.tolist() == [[0] * 3] * 2
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")  # which PyTorch calls: deprecated, or not supported
 @pytest.mark.parametrize("name", sorted(LAYOUTS.keys() - {"repeated"}))
 def test_a_primal_of_any_layout_carries_a_tangent(name: str) -> None:
     def tangent(device: str) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Linear algebra as a user calls it: strides, errors, least squares, and what falls to the CPU (nothing)."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -132,3 +133,34 @@ def test_batches_of_a_symmetric_solve_are_expanded_for_the_kernel_of_the_cpu(mon
     factors, pivots, right = torch.ones(2, 1, 3, 3), torch.ones(2, 1, 3, dtype=torch.int32), torch.ones(5, 3, 1)
     linear_algebra.linalg_ldl_solve(factors, pivots, right)
     assert taken == [(2, 5, 3, 3), (2, 5, 3), (2, 5, 3, 1)]
+
+
+BATCHES: list[tuple[int, ...]] = [(), (1,), (2,), (4, 2)]
+
+
+@pytest.mark.parametrize("places", [(0, None), (None, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("left", [True, False])
+def test_batches_of_systems_are_aligned_under_vmap(places: tuple[int | None, int | None], left: bool) -> None:
+    def solved(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(A, B if left else B.mT, left=left)
+
+    pairs = []
+    for batch, other in itertools.product(BATCHES, BATCHES):
+        if (batch, other, left) == ((2,), (), False):
+            continue  # two right-hand sides for two matrices are vectors, which stand on the right alone
+        A = torch.eye(3) * 3 + values(*[5] * (places[0] == 0), *batch, 3, 3, d="cpu") / 4
+        B = values(*[5] * (places[1] == 0), *other, 3, 2, d="cpu", seed=1)
+        each = [(A[i] if places[0] == 0 else A, B[i] if places[1] == 0 else B) for i in range(5)]
+        pairs.append(
+            (torch.vmap(solved, places)(A.to("xla"), B.to("xla")), torch.stack([solved(*one) for one in each]))
+        )
+    for got, wanted in pairs:
+        torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("batch", "right"), [((1,), (1, 4, 3, 2)), ((), (2, 3, 2)), ((2,), (3,)), ((2,), (2, 3))])
+def test_jacobians_of_solutions_are_the_same_both_ways(batch: tuple[int, ...], right: tuple[int, ...]) -> None:
+    A, B = (torch.eye(3) * 3 + values(*batch, 3, 3, d="cpu") / 4).to("xla"), values(*right, d="xla", seed=1)
+    for place in (0, 1):
+        forward, reverse = (of(torch.linalg.solve, place)(A, B) for of in (torch.func.jacfwd, torch.func.jacrev))
+        torch.testing.assert_close(reverse.cpu(), forward.cpu(), rtol=1e-3, atol=1e-5)

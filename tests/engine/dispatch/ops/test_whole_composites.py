@@ -75,7 +75,6 @@ def test_its_gradients_can_be_differentiated_again(sizes: tuple[Any, ...], dtype
 
 
 # PyTorch scripts its formulas of tangents.
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_a_linear_layer_is_composed_while_its_tangent_is_computed_and_whole_afterwards() -> None:
     def program(d: str) -> Any:
         x, weight = torch.arange(6.0).view(2, 3).to(d), torch.arange(12.0).view(4, 3).to(d)
@@ -168,7 +167,6 @@ def test_an_rms_norm_of_sizes_that_do_not_fit_is_refused_as_on_the_cpu(
     assert refusal("xla") == refusal("cpu")
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     "transform", [torch.func.grad, torch.func.hessian, torch.func.jacrev], ids=lambda f: f.__name__
 )
@@ -184,7 +182,6 @@ def test_an_rms_norm_is_transformed_as_on_the_cpu(transform: Callable[..., Any])
     check_same(program)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_a_tangent_of_an_rms_norm_is_that_of_the_cpu() -> None:
     def program(d: str) -> Any:
         x, weight = torch.arange(1.0, 9.0).view(2, 4).to(d), torch.arange(4.0).to(d)

@@ -226,7 +226,6 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 SOON = ("det", "solve")
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated")
 @pytest.mark.parametrize("derivative", [jacfwd, hessian, pytest.param(jacrev, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", [name if name in SOON else pytest.param(name, marks=pytest.mark.slow) for name in FUNCTIONS]

@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext as DeviceContext
 
+from ...quiet_calls import quiet
 from .. import patch_list
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -275,6 +276,14 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
     """Register the behaviour of the operator `name` under `torch.autocast("xla")`."""
     assert library.m is not None
     library.m.impl(name, "AutocastPrivateUse1", kernel)
+
+
+def replace_batching_rule(library: torch.library.Library, name: str, make: Callable[[Any], object]) -> None:
+    """Register for `vmap` what `make` returns for the rule that `name` has: called with dispatch keys, as that is."""
+    assert library.m is not None
+    rule = torch._C._dispatch_get_computed_kernel_for_dispatch_key(f"aten::{name}", "FuncTorchBatched")
+    # PyTorch warns where a kernel takes the place of another one.
+    quiet(UserWarning)(library.m.impl)(name, "FuncTorchBatched", make(rule.call_boxed), True)
 
 
 # Of storages in the memory of the host: to a file, and from one.

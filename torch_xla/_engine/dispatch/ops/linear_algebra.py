@@ -159,6 +159,38 @@ def linalg_ldl_solve_out(*args: Any, out: Tensor, hermitian: bool = False) -> Te
     return out
 
 
+_solve = aten._linalg_solve_ex.default
+
+
+def _solving_aligned(rule: Kernel) -> Kernel:
+    """Return a batching rule that gives both operands of `_linalg_solve_ex` as many dimensions before it calls `rule`.
+
+    PyTorch's own aligns the batch of `vmap` with another one where the operands have different numbers of dimensions.
+    """
+
+    def solve(
+        keys: object, A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
+    ) -> tuple[Tensor, ...]:
+        is_vector = B.dim() == 1 or (A.dim() - 1 == B.dim() and B.shape == A.shape[:-1])
+        more = B.dim() + is_vector - A.dim()
+        is_refused = min(A.dim(), B.dim() + is_vector) < 2 or (is_vector and not left)
+        if A.device.type != "xla" or B.dim() == A.dim() or is_refused:
+            return rule(keys, A, B, left=left, check_errors=check_errors)  # type: ignore[no-any-return]
+        columns = B.unsqueeze(-1) if is_vector else B
+        # Of a negative number of dimensions, Python makes none.
+        result, *factors = _solve(A[(None,) * more], columns[(None,) * -more], left=left, check_errors=check_errors)
+        return result.squeeze(-1) if is_vector else result, *(each[(0,) * more] for each in factors)
+
+    return solve
+
+
+def register_batching() -> torch.library.Library:
+    """Register the batching rule of PyTorch's that would be wrong."""
+    library = private.raw_library("aten")
+    private.replace_batching_rule(library, "_linalg_solve_ex", _solving_aligned)
+    return library
+
+
 KERNELS: dict[str, Callable[..., object]] = {
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,

@@ -107,6 +107,7 @@ def register_kernels() -> None:
     flop_formulas.register_when_asked_for()
     _libraries.extend(attention.register_attention())
     _libraries.extend(distributions.describe_draws())
+    _libraries.append(linear_algebra.register_batching())
     _libraries.extend(register_recurrent())
     _libraries.append(register_quantiles())
     _libraries.append(synchronized_batch_norm.register_above_autograd())
