@@ -23,7 +23,8 @@ def make_tf_function(
 
     `bundle` replaces the program's weights and constants by arrays or variables of TensorFlow. The program is written
     in the oldest version of StableHLO that can express it, or in `stablehlo_version`. TensorFlow loads a program of a
-    version later than its own, but cannot run it.
+    version later than its own, but cannot run it. Raises `NotImplementedError` for a program that TensorFlow cannot
+    run: one that writes to its buffers, or calls functions of LAPACK.
     """
     tf = _tensorflow()
     bundle = bundle or stablehlo_program._bundle
@@ -33,6 +34,10 @@ def make_tf_function(
         raise NotImplementedError(
             f"the model writes to its buffers {meta.written_buffers}, which a function of TensorFlow cannot; export it "
             f"in evaluation mode"
+        )
+    if called := export.libraries_called(function.bytecode):
+        raise NotImplementedError(
+            f"the model calls {', '.join(called)}, which JAX has and TensorFlow lacks; compute it outside the model"
         )
     is_dynamic = any(n < 0 for each in meta.input_signature for n in each.shape)
     artifact = export.with_calls(function.bytecode) if is_dynamic else function.bytecode

@@ -58,3 +58,13 @@ def test_what_jax_writes_as_composites_runs(version: str | None, dynamic: bool, 
     save_torch_module_as_tf_saved_model(model, (x,), tmp_path, shapes, stablehlo_version=version)
     result = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](args_0=tf.constant(x.numpy()))
     torch.testing.assert_close(torch.from_numpy(result["output_0"].numpy()), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="TensorFlow is not installed")
+def test_a_function_of_lapack_is_refused_when_the_model_is_saved(tmp_path: Path) -> None:
+    class Inverse(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.inv(x)
+
+    with pytest.raises(NotImplementedError, match=r"lapack_sgetrf_ffi \(of aten::\w+\).* TensorFlow lacks"):
+        save_torch_module_as_tf_saved_model(Inverse(), (torch.eye(3),), tmp_path)

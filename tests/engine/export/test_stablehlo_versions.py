@@ -64,3 +64,13 @@ def test_composites_become_calls(capfd: pytest.CaptureFixture[str]) -> None:
     results = [jax.tree.leaves(stablehlo_modules.exported(each).call(x))[0] for each in (artifact, called)]
     np.testing.assert_allclose(results[0], results[1], atol=1e-6)
     assert capfd.readouterr().err == ""  # MLIR prints nothing of the versions that were tried
+
+
+def test_functions_of_libraries_are_named_once() -> None:
+    def inverted(x: jax.Array) -> jax.Array:
+        return jax.numpy.linalg.inv(x) + jax.numpy.linalg.inv(x + 1)
+
+    matrix = jax.ShapeDtypeStruct((3, 3), np.float32)
+    artifact = bytes(jax.export.export(jax.jit(inverted), platforms=["cpu"])(matrix).mlir_module_serialized)
+    assert sorted(stablehlo_versions.libraries_called(artifact)) == ["lapack_sgetrf_ffi", "lapack_strsm_ffi"]
+    assert stablehlo_versions.libraries_called(exported("erf")) == []

@@ -22,5 +22,5 @@ from .saved_model import (
 from .saved_model import in_version as bundle_in_version
 from .saved_model import load as load_bundle
 from .saved_model import save as save_bundle
+from .stablehlo_versions import libraries_called, with_calls
 from .stablehlo_versions import rewritten as rewritten_for_version
-from .stablehlo_versions import with_calls

@@ -91,6 +91,26 @@ def with_calls(artifact: bytes) -> bytes:
         return written(context, module, version_of(artifact))
 
 
+def libraries_called(artifact: bytes) -> list[str]:
+    """Return each function of a library that a portable artifact calls, with the operator that it comes from.
+
+    Only a process that has registered these functions can run the program.
+    """
+    found: dict[str, str] = {}
+    with private.module_context() as context:
+
+        def note(op: ir.Operation) -> ir.WalkResult:
+            # Calls by XLA's newest interface alone have their options as a dictionary, under this name.
+            if op.name == "stablehlo.custom_call" and "mhlo.backend_config" in op.attributes:
+                target = ir.StringAttr(op.attributes["call_target_name"]).value
+                operator = re.search(r"(\w+::\w+)", str(op.location))
+                found.setdefault(target, f"{target} (of {operator[1]})" if operator else target)
+            return ir.WalkResult.ADVANCE
+
+        private.walk(stablehlo.deserialize_portable_artifact(context, artifact), note)
+    return list(found.values())
+
+
 def _in_the_oldest(context: object, module: object, artifact: bytes) -> bytes:
     newest = _numbers(version_of(artifact))
     known = [*_BEFORE_ONE, *((1, minor, 0) for minor in range(newest[1] + 1 if newest[0] == 1 else 0))]
