@@ -18,7 +18,7 @@ from ..compat.names import jax_coordination as private
 from ..compat.names.torch_distributed import rendezvous
 from ..errors import PeerError
 from ..metrics import accounts, user_lines
-from .coordination_proxy import Client, Relay
+from .coordination_proxy import Relay
 from .heartbeats import Watch
 from .heartbeats import about as about_process
 from .heartbeats import begin as begin_heartbeats
@@ -76,8 +76,7 @@ def connect() -> None:
         if certificates:
             check_tls(address, certificates, seconds)
         _relay = Relay(address, config.heartbeat_seconds(), partial(_lost, address))
-        connected = private.connect(_relay.address, place.index, place.count, seconds)
-        _client = Client(connected, _relay, partial(_loss, address))
+        _client = private.connect(_relay.address, place.index, place.count, seconds)
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
         started_by_us = is_served() or config.torchrun() is not None
         begin_heartbeats(_client, place, everyone, started_by_us)
@@ -88,14 +87,6 @@ def _lost(address: str, why: str) -> None:
         f"The service at {address}, by which the processes of the program speak, is gone: {why}. Its process was "
         f"ended, or its machine, which is that of process 0, is lost."
     )
-
-
-def _loss(address: str) -> PeerError:
-    """Return the error of a call that the lost service does not answer."""
-    watch = current_watch()
-    if watch is not None and watch.fault:
-        return watch.error()
-    return PeerError(f"The service at {address}, by which the processes of the program speak, is gone.")
 
 
 def _meeting_place() -> object:

@@ -2,17 +2,13 @@
 
 XLA's client ends its process by SIGABRT as soon as its connection breaks, and what it could call instead of that cannot
 be given from Python. So it is connected to a socket of this process, which stays open when the one behind it is closed:
-then `lost` is called, and what the client asks for is not answered any more. The client would wait for the answer for
-ever, in C++. So threads ask, and the caller, which waits for its thread, raises an error when the service is lost.
+then `lost` is called, and what the client asks for is not answered any more.
 """
 
-import queue
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 _LOOPBACK = "127.0.0.1"
 _BYTES = 1 << 16
@@ -22,7 +18,7 @@ class Relay:
     """Passes on what goes between one client of this process and the service at `address`.
 
     `lost(why)` is called from a thread of the relay when the service closes the connection, or when nothing that was
-    sent has reached its machine for `seconds`; after it, the calls of `Client` that wait raise.
+    sent has reached its machine for `seconds`.
     """
 
     def __init__(self, address: str, seconds: int, lost: Callable[[str], None]) -> None:
@@ -30,10 +26,6 @@ class Relay:
         self.is_left = False
         """Whether the client takes leave, so that it is no loss when the service closes the connection."""
         host, _, port = address.rpartition(":")
-        self.is_lost = False
-        """Whether nothing is answered any more."""
-        self.waiting: set[threading.Event] = set()
-        """Set when nothing is answered any more."""
         self._service = socket.create_connection((host, int(port)), timeout=seconds)
         self._service.settimeout(None)
         self._service.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,74 +56,8 @@ class Relay:
         outward = (client, self._service)
         threading.Thread(target=_pass_on, args=outward, name="torch_xla-relay-out", daemon=True).start()
         why = _pass_on(self._service, client)
-        self.is_lost = True
         if not self.is_left:
             self._lost(why)
-        for each in list(self.waiting):
-            each.set()
-
-
-class _Call:
-    """A question to the service, and its answer."""
-
-    def __init__(self, method: Callable[[], object]) -> None:
-        self.method = method
-        self.done = threading.Event()
-        self.has_ended = False
-        self.result: object = None
-        self.error: Exception | None = None
-
-
-class _Asker:
-    """A thread that asks for one thing after the other."""
-
-    def __init__(self, idle: "list[_Asker]") -> None:
-        self.calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        self._idle = idle
-        threading.Thread(target=self._run, name="torch_xla-asker", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            call = self.calls.get()
-            try:
-                call.result = call.method()
-            except Exception as error:  # the caller raises it
-                call.error = error
-            call.has_ended = True
-            self._idle.append(self)
-            call.done.set()
-            del call
-
-
-class Client:
-    """A client behind a relay: its methods raise `lost()` when the service is lost before the answer has come."""
-
-    def __init__(self, client: object, relay: Relay, lost: Callable[[], Exception]) -> None:
-        self._client, self._relay, self._lost = client, relay, lost
-        self._idle: list[_Asker] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return partial(self._ask, getattr(self._client, name))
-
-    def _ask(self, method: Callable[..., object], *args: object, **kwargs: object) -> object:
-        call = _Call(partial(method, *args, **kwargs))
-        self._relay.waiting.add(call.done)
-        try:
-            if self._relay.is_lost:
-                raise self._lost()
-            try:
-                asker = self._idle.pop()
-            except IndexError:
-                asker = _Asker(self._idle)
-            asker.calls.put(call)
-            call.done.wait()
-        finally:
-            self._relay.waiting.discard(call.done)
-        if not call.has_ended:
-            raise self._lost()
-        if call.error is not None:
-            raise call.error
-        return call.result
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> str:
