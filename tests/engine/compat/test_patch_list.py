@@ -32,7 +32,8 @@ def attributes():
             # The name of a device is one of enumerations in C++, which are given their methods anew with it.
             for owner in (module, *(each for each in known if not hasattr(each, "__members__"))):
                 for key, value in list(vars(owner).items()):
-                    if not isinstance(value, ModuleType):
+                    # Python notes in a module which warnings of it were shown, or were to be.
+                    if not isinstance(value, ModuleType) and key != "__warningregistry__":
                         found[id(owner), key] = owner, value
     return found
 
