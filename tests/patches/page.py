@@ -26,7 +26,7 @@ release may fulfil the condition of a row: then remove the patch.
 """
 
 _WRITTEN = """
-## Memory, callbacks and lists
+## Memory, lists and kernels
 
 Each function of `torch_xla/_engine/compat/` that writes to memory checks that it is as expected, and refuses the
 release if not.

@@ -1,4 +1,4 @@
-"""Every change of ours that replaces no attribute: memory of C++ and C, and lists of Python's and PyTorch's own.
+"""Every change of ours that replaces no attribute: memory of C++ and C, lists, and kernels.
 
 Why, until when, and the test that fails without it, as in `patch_list`, by the function of `compat/` that makes it.
 Where the release does not have what such a function expects, it refuses the release or leaves all as it is.
@@ -74,5 +74,12 @@ WRITTEN = [
         why='Flex attention, `cond` and `while_loop` are refused under `torch.autocast("xla")`.',
         until="PyTorch's list has the key `AutocastPrivateUse1`.",
         test="engine/dispatch/register/test_autocast.py::test_operators_that_take_functions_do_as_on_the_cpu",
+    ),
+    Written(
+        "names.torch.replace_batching_rule",
+        what="the rule by which `torch.vmap` batches `_linalg_solve_ex`, which other devices go on to get",
+        why="It aligns the batch with another one where the operands have unlike numbers of dimensions.",
+        until="`findings/vmap_of_solve_misaligns_batches.sh` fails.",
+        test="engine/dispatch/ops/test_linear_algebra.py::test_batches_of_systems_are_aligned_under_vmap",
     ),
 ]

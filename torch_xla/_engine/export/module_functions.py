@@ -1,6 +1,5 @@
 """Functions of modules that come in: which one is called, and which would end the process in MLIR or XLA."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -31,7 +30,7 @@ def check(module: Any) -> None:
     for name, op in functions.items():
         if not op.operation.regions[0].blocks:
             raise ValueError(f"the function {name!r}{line_of(op)} has no body: a module that is called has all bodies")
-    calls = {name: list(_called(op)) for name, op in functions.items()}
+    calls = {name: _called(op) for name, op in functions.items()}
     for name, op in functions.items():
         if name in _reached(calls, calls[name]):
             raise ValueError(
@@ -47,7 +46,7 @@ def _text(op: Any, name: str) -> str:
     return str(ir.StringAttr(op.attributes[name]).value)
 
 
-def _called(function: Any) -> Iterator[str]:
+def _called(function: Any) -> list[str]:
     """Return the names of the functions that a function calls, also by way of a composite or a custom call."""
     found: list[str] = []
 
@@ -58,7 +57,7 @@ def _called(function: Any) -> Iterator[str]:
         return ir.WalkResult.ADVANCE
 
     private.walk(function, note)
-    return iter(found)
+    return found
 
 
 def _reached(calls: dict[str, list[str]], first: list[str]) -> set[str]:

@@ -279,7 +279,7 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
 
 
 def replace_batching_rule(library: torch.library.Library, name: str, make: Callable[[Any], object]) -> None:
-    """Register for `vmap` what `make` returns for the rule that `name` has: called with dispatch keys, as that is."""
+    """Replace the rule by which `vmap` batches an operator by what `make` returns of it. Both take dispatch keys."""
     assert library.m is not None
     rule = torch._C._dispatch_get_computed_kernel_for_dispatch_key(f"aten::{name}", "FuncTorchBatched")
     # PyTorch warns where a kernel takes the place of another one.

@@ -109,8 +109,8 @@ def _numbers_of(first: Tensor, *others: object) -> Tensor:
     return first.new_empty(torch.broadcast_shapes(*shapes))
 
 
-def describe_draws() -> list[torch.library.Library]:
-    """Describe to PyTorch the draws that it has no Meta kernel for; the returned libraries keep the kernels in force.
+def describe_draws() -> torch.library.Library:
+    """Describe to PyTorch the draws that it has no Meta kernel for; the returned library keeps the kernels in force.
 
     While PyTorch traces a program, it runs an operator that it cannot describe. A draw that ran would take the
     generator's numbers, so the first call of a compiled function would have others than later ones.
@@ -119,4 +119,4 @@ def describe_draws() -> list[torch.library.Library]:
     for name in ("binomial", "_sample_dirichlet"):
         if not private.has_kernel(f"aten::{name}", "Meta"):
             library.impl(name, _numbers_of, "Meta")
-    return [library]
+    return library

@@ -185,7 +185,7 @@ def _solving_aligned(rule: Kernel) -> Kernel:
 
 
 def register_batching() -> torch.library.Library:
-    """Register the batching rule of PyTorch's that would be wrong."""
+    """Replace the batching rule of PyTorch's that is wrong; the returned library keeps ours in force."""
     library = private.raw_library("aten")
     private.replace_batching_rule(library, "_linalg_solve_ex", _solving_aligned)
     return library

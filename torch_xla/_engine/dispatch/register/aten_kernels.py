@@ -106,7 +106,7 @@ def register_kernels() -> None:
     whole_composites.register_whole()
     flop_formulas.register_when_asked_for()
     _libraries.extend(attention.register_attention())
-    _libraries.extend(distributions.describe_draws())
+    _libraries.append(distributions.describe_draws())
     _libraries.append(linear_algebra.register_batching())
     _libraries.extend(register_recurrent())
     _libraries.append(register_quantiles())
