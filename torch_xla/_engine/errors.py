@@ -5,7 +5,7 @@
         OutOfMemory       the device has no room for it
       CompilationRefused  a program would be compiled within `torch_xla.debug.no_recompile()`
       TransferRefused     a value would travel within `torch_xla.debug.no_transfer()`
-      NotComputed         the elements of a planned tensor were read
+      NotComputed         the elements of a tensor without memory were asked for
       NotFinite           a step computed NaN or inf within `torch_xla.debug.find_nan()`
       PeerError           another process of the program is lost, late, or does something else
     NotImplementedError
@@ -26,7 +26,10 @@ class OutOfMemory(ExecutionError):
 
 
 class NotComputed(RuntimeError):
-    """The elements of a tensor were asked for that `torch_xla.debug.plan()` has only planned."""
+    """The elements of a tensor without memory were asked for.
+
+    A placeholder and a tensor of `torch_xla.debug.plan()` never had any; others gave theirs away.
+    """
 
 
 class NotFinite(RuntimeError):

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
+from torch.utils.dlpack import from_dlpack
 
 from torch_xla._engine import dtypes
+from torch_xla._engine.errors import NotComputed
 from torch_xla._engine.runtime import abstract_devices, buffers
 from torch_xla._engine.runtime import device_assignment as targets
 from torch_xla._engine.runtime.abstract_devices import PlannedBuffer
+from torch_xla.interop import to_jax
 
 ONE = targets.of_device(jax.devices("cpu")[0])
 
@@ -121,6 +124,9 @@ def test_while_a_step_is_planned_nothing_is_put_anywhere() -> None:
 
 
 def test_memory_that_was_given_away_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"was given to a program .*Do not read it again, or clone\(\) it before"):
-        buffers.refuse_given_away()
+    x = torch.full((43,), 3.0).to("xla")
+    to_jax(x).delete()
+    for use in (lambda: to_jax(x), lambda: from_dlpack(x), x.cpu):
+        with pytest.raises(NotComputed, match=r"\(float32\[43\]\) was given to a program .*or clone\(\) it before"):
+            use()
     assert gc.isenabled()

@@ -1,5 +1,6 @@
 """An operation that cannot be lowered leaves its tape, and everything else stays on it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,15 +9,16 @@ import torch
 from torch import Tensor
 
 import torch_xla
+from torch_xla import interop
 from torch_xla._engine.compile import shard_mapped
 from torch_xla._engine.compile.stages import stage_cuts
-from torch_xla._engine.errors import ExecutionError, OutOfMemory
+from torch_xla._engine.errors import ExecutionError, NotComputed, OutOfMemory
 from torch_xla._engine.lowering.fx_graphs import interpreter
 from torch_xla._engine.lowering.machinery import registry
 from torch_xla._engine.runtime.device_assignment import Target
 from torch_xla._engine.step.failed_ops import prune
 from torch_xla._engine.tensor.device import device_at
-from torch_xla.core.xla_builder import call_jax
+from torch_xla.core.xla_builder import call_jax, create_placeholder_tensor
 
 
 def test_an_operation_that_cannot_be_lowered_fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +52,55 @@ def test_another_error_leaves_the_tape_as_it_is() -> None:
 
     prune(ValueError("nobody's rule"))
     assert device_at(0).tape is tape and tape.code == code and x.tolist() == [2.5] * 3
+
+
+def _placeholder() -> Tensor:
+    return create_placeholder_tensor((1 << 20, 1 << 20), torch.float32)
+
+
+def _planned() -> Tensor:
+    made = list[Tensor]()
+    torch_xla.debug.plan(lambda: made.append(torch.ones(43, device="xla") * 2))
+    return made[0]
+
+
+def _deleted_in_jax() -> Tensor:
+    x = torch.full((43,), 3.0).to("xla")
+    interop.to_jax(x).delete()
+    return x
+
+
+def _given_away() -> Tensor:
+    x = torch.full((43,), 4.0).to("xla")
+    assert torch_xla._XLAC._set_buffer_donation(x, True)
+    y = x + 1
+    torch_xla.sync()
+    assert y.tolist() == [5.0] * 43
+    return x
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (_placeholder, "a placeholder tensor .* holds no memory"),
+        (_planned, "it was only planned"),
+        (_deleted_in_jax, r"this tensor \(float32\[43\]\) .* a JAX array that shares it"),
+        (_given_away, "was given to a program that ran since"),
+    ],
+)
+def test_a_tensor_without_memory_fails_one_sync(make: Callable[[], Tensor], why: str) -> None:
+    x = make()
+    needs, other = (x + 1).sum(), torch.ones(43, device="xla") * 2
+    with pytest.raises(NotComputed, match=why):
+        torch_xla.sync()
+    torch_xla.sync()
+    assert other.tolist() == [2.0] * 43
+    assert (other + 1).tolist() == [3.0] * 43
+    with pytest.raises(RuntimeError, match=f"(?s)never computed.*{why}"):
+        needs.item()
+    with pytest.raises(RuntimeError, match=why):
+        (x * 2).sum().item()
+    torch_xla.sync()
 
 
 def test_a_compiled_function_in_stages_that_cannot_be_lowered_fails_once(monkeypatch: pytest.MonkeyPatch) -> None:

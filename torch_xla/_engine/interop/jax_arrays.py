@@ -27,6 +27,8 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     materialise(value)  # without the lock: others may record while it is compiled
     with LOCK:
         buffer: jax.Array = logical(materialise(value), value.spec.size, value.device.target)
+        if buffer.is_deleted():
+            raise buffers.deleted_error(buffer)
         # An array never changes, and the caller keeps it: nothing recorded so far or later may take its memory.
         value.shared = True
         if value.tape is not None and value.slot not in value.tape.shared:

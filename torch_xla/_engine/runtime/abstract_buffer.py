@@ -4,6 +4,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..errors import NotComputed
+
 
 class Placeholder:
     """Programs can be recorded, lowered and compiled for it; a read of its contents is refused."""
@@ -37,7 +39,7 @@ class Placeholder:
     def refuse(self) -> NoReturn:
         """Raise the error for reading the contents."""
         size = ", ".join(map(str, self.shape))
-        raise RuntimeError(
+        raise NotComputed(
             f"a placeholder tensor ({self.dtype}[{size}]) holds no memory, so nothing that needs its values can be "
             f"computed: it is there to record a program and look at it. Make a tensor with torch.empty to run it"
         )

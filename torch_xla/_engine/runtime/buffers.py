@@ -5,7 +5,7 @@ This module has every function that moves, makes or waits for a buffer without a
 
 import functools
 import weakref
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..atomic import uncollected
 from ..compat.names import jax as private
+from ..errors import NotComputed
 from . import abstract_devices
 from .abstract_devices import PlannedBuffer
 from .device_assignment import Target
@@ -165,11 +166,12 @@ def _gather(mesh: jax.sharding.Mesh) -> Any:
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def refuse_given_away() -> NoReturn:
-    """Raise the error for reading memory that was donated to a program."""
-    raise RuntimeError(
-        "the memory of this tensor was given to a program that ran since: it had been marked by _set_buffer_donation. "
-        "Do not read it again, or clone() it before"
+def deleted_error(buffer: jax.Array) -> NotComputed:
+    """Return the error for reading memory that was donated to a program, or deleted."""
+    return NotComputed(
+        f"the memory of this tensor ({buffer.dtype}{list(buffer.shape)}) was given to a program that ran since: it had "
+        "been marked by _set_buffer_donation, or a JAX array that shares it, from interop.to_jax() or DLPack, "
+        "was donated or deleted. Do not read it again, or clone() it before"
     )
 
 

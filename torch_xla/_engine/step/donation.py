@@ -10,7 +10,7 @@ from .. import metrics
 from ..ir.graph import Cut, cut
 from ..ir.input_output_alias import in_order, successors, takers
 from ..ir.tape import Value
-from ..runtime.buffers import refuse_given_away
+from ..runtime.buffers import deleted_error
 from .step import Draft
 
 _counter = metrics.counter("XlaSetBufferDonation")
@@ -51,7 +51,7 @@ def refuse_taken(values: Sequence[Value]) -> None:
     """Raise if a program took the memory of one of them before."""
     for value in values:
         if value.__class__ is Donor and value.buffer is not None and value.buffer.is_deleted():
-            refuse_given_away()
+            raise deleted_error(value.buffer)
 
 
 def donate(draft: Draft) -> Draft:

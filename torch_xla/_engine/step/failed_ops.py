@@ -1,18 +1,20 @@
 """Remove a failed operation from its tape, so that later syncs do not fail again.
 
-That is an operation that cannot be compiled, one whose Python on the host has raised, and one that needs what a program
-had taken when it failed.
+That is an operation that cannot be compiled, one whose Python on the host has raised, one that needs what a program had
+taken when it failed, and one that needs a tensor without memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 
 from ..atomic import run_through, stores
 from ..compile.program import culprits_of
-from ..errors import ExecutionError
+from ..errors import ExecutionError, NotComputed
 from ..ir.call_plan import Plan
 from ..ir.graph import cut, decode
-from ..ir.tape import Failed
+from ..ir.tape import Failed, Value
+from ..runtime import abstract_devices
+from ..runtime.abstract_buffer import Placeholder
 from ..tensor import live_counters
 from ..tensor.device import LOCK, Device, existing_devices
 from .liveness import look
@@ -23,19 +25,34 @@ from .step import Changed, Schedule, end_of, tape_after, unchanged
 def prune(error: Exception) -> None:
     """Take off every tape what cannot be computed any more after this `error` of a program that was run or compiled."""
     plans, why = culprits_of(error)
-    if plans or isinstance(error, ExecutionError):
-        with LOCK:
-            for device in existing_devices():
-                _drop(plans, Failed(why), device)
+    is_gone = _was_lost
+    if isinstance(error, NotComputed):
+        if abstract_devices.active:
+            return  # all tensors are without memory while a step is planned
+        is_gone, why = _has_no_memory, str(error)
+    elif not plans and not isinstance(error, ExecutionError):
+        return
+    with LOCK:
+        for device in existing_devices():
+            _drop(plans, is_gone, Failed(why), device)
 
 
-def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> None:
-    while not _dropped(plans, failed, device):
+def _was_lost(value: Value) -> bool:
+    return isinstance(value.tape, Failed)
+
+
+def _has_no_memory(value: Value) -> bool:
+    buffer = value.buffer
+    return _was_lost(value) or isinstance(buffer, Placeholder) or (buffer is not None and buffer.is_deleted())
+
+
+def _drop(plans: Sequence[Plan], is_gone: Callable[[Value], bool], failed: Failed, device: Device) -> None:
+    while not _dropped(plans, is_gone, failed, device):
         pass
 
 
-def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
-    """Take the operations of `plans` off the tape of `device`, and all that need their results or a lost value.
+def _dropped(plans: Sequence[Plan], is_gone: Callable[[Value], bool], failed: Failed, device: Device) -> bool:
+    """Take the operations of `plans` off the tape of `device`, and all that need their results or a value that is gone.
 
     Each later use of such a result raises. Returns False if the tape has changed meanwhile.
     """
@@ -44,10 +61,10 @@ def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
     if seen is None:
         return False
     inputs, operations, _ = decode(seen.code)
-    lost = {slot for slot in inputs if isinstance(seen.values[slot].tape, Failed)}
-    kept = []
+    gone = {slot for slot in inputs if is_gone(seen.values[slot])}
+    lost, kept = set[int](), []
     for operation in operations:
-        if any(_contains(operation.plan, plan) for plan in plans) or not lost.isdisjoint(operation.operands):
+        if any(_contains(operation.plan, plan) for plan in plans) or not (gone | lost).isdisjoint(operation.operands):
             lost.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
         else:
             kept.append(operation)

@@ -14,6 +14,7 @@ from ..lowering.machinery import registry
 from ..metrics import events, user_lines
 from ..metrics.user_lines import Line
 from ..runtime import host_malloc
+from ..runtime.buffers import deleted_error
 from .compile_progress import report_progress
 from .memory_admission import ADVICE
 from .memory_admission import explain as explain_memory
@@ -62,6 +63,9 @@ def run_error(
     buffers: Sequence[jax.Array],
 ) -> BaseException:
     """Return the user's error for one of a run, which may have taken some of the `buffers`."""
+    for index, buffer in enumerate(buffers):
+        if index not in program.donated and buffer.is_deleted():
+            return deleted_error(buffer)
     found = user_error(program, numbers, error, f"step {step}", source_lines)
     if isinstance(found, ExecutionError) and any(buffers[index].is_deleted() for index in program.donated):
         found = type(found)(str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST))

@@ -144,6 +144,8 @@ def _buffer_shown(value: Value) -> jax.Array:
     dtype.
     """
     buffer: jax.Array = materialise(value)
+    if buffer.is_deleted():
+        raise buffers.deleted_error(buffer)
     wanted = dtypes.to_jax(value.spec.dtype)
     if buffer.dtype != wanted:
         buffer = buffers.converted(buffer, wanted)

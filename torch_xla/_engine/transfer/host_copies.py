@@ -89,7 +89,7 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
         array = buffers.fetch(buffer) if is_seen else buffers.fetch(buffers.copied(buffer))
     except jax.errors.JaxRuntimeError as error:
         if buffer.is_deleted():
-            buffers.refuse_given_away()
+            raise buffers.deleted_error(buffer) from error
         raise run_failures.failure(error, "an earlier step", "") from error
     if in_flight.reporting:
         in_flight.raise_failed_assertions(value.device.target.device)
