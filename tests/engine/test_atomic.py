@@ -112,3 +112,39 @@ def test_no_interrupt_leaves_a_lock_taken() -> None:
     # In a process without Dynamo, whose evaluation of frames has Python 3.14 look for interrupts once more.
     done = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, timeout=120)
     assert done.stdout == "0 True\n", done.stdout + done.stderr
+
+
+# Threads call functions with frames of different sizes, while garbage is collected between the frames of two of them.
+FRAMES = """
+import gc, sys, threading, time
+from torch_xla._engine.atomic import frames_of_threads
+
+functions = []
+for size in range(1, 12):
+    names = [f"a{number}" for number in range(size)]
+    following = f"functions[(7 * n + {size}) % 11](n - 1)"
+    exec(f"def call(n, {'=0, '.join(names)}=0):\\n {' = '.join(names)} = 3\\n {following} if n else time.sleep(0)")
+    functions.append(call)
+
+def run():
+    while True:
+        for n in range(20):
+            functions[n % 11](n)
+
+gc.callbacks.append(lambda phase, info: time.sleep(0.001))
+for _ in range(3):
+    threading.Thread(target=run, daemon=True).start()
+for number in range(500):
+    gc.set_threshold(2 + number % 5)
+    found = frames_of_threads()
+    gc.set_threshold(0)
+    assert threading.get_ident() in found and len(found) == 4
+    del found
+    time.sleep(0)
+print("taken")
+"""
+
+
+def test_frames_of_threads_are_taken_while_these_go_on() -> None:
+    done = subprocess.run([sys.executable, "-c", FRAMES], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "taken\n", f"{done.returncode} {done.stderr}"

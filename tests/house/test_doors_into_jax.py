@@ -138,3 +138,8 @@ def test_transfers_compilations_runs_and_waits_collect_no_garbage(seen: dict[str
         torch_xla.experimental.eager_mode(False)
     assert set(seen) == {"batched_device_put", "block_until_ready", "backend_compile_and_load", "_value", "run"}
     assert not any(any(each) for each in seen.values()), seen
+
+
+def test_frames_of_threads_are_taken_at_one_place() -> None:
+    found = [inner(path) for path in python_files("torch_xla") if "_current_frames" in path.read_text()]
+    assert found == ["atomic.py"], "use atomic.frames_of_threads, which collects no garbage meanwhile"

@@ -19,7 +19,7 @@ collected while a traceback is taken, since frames are allocated. If a finalizer
 over frames of the other, and later the code of a function is freed while it is in use. Therefore the engine calls JAX
 through few functions, each `uncollected`: `runtime/buffers.py` moves, makes and waits for arrays, `compile/program.py`
 compiles, `step/executor.py` runs, and functions that trace are `uncollected` themselves.
-`tests/house/test_doors_into_jax.py` checks this.
+`tests/house/test_doors_into_jax.py` checks this. For the same reason `frames_of_threads` takes the frames of threads.
 """
 
 import gc
@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import repeat
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -69,6 +70,11 @@ def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 # Runs steps through. Garbage is collected before or after them.
 without_collecting: Callable[[Iterable[object]], None] = uncollected(run_through)
+
+# Returns the innermost frame of each thread, by the thread's identifier. Before Python 3.11.8 garbage may be collected
+# before a frame that was found is taken. JAX has a callback for that, written in Python, where another thread may run:
+# it leaves the function of this frame, and the process ends by SIGSEGV; or it starts a thread, and both wait for ever.
+frames_of_threads: Callable[[], dict[int, FrameType]] = uncollected(sys._current_frames)
 
 
 class _Lock(type(threading.RLock())):  # type: ignore[misc]

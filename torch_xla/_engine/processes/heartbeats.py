@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from .. import config
+from ..atomic import frames_of_threads
 from ..errors import PeerError
 from ..metrics import user_lines
 from ..metrics.user_lines import Line
@@ -254,7 +255,7 @@ class Watch:
                 return  # the connection is closed
 
     def _line_now(self) -> str:
-        frame = sys._current_frames().get(self._main or 0)
+        frame = frames_of_threads().get(self._main or 0)
         found = user_lines.user_frame(frame) if frame is not None else None
         return user_lines.text(user_lines.line_of(found)) if found is not None else ""
 
@@ -319,7 +320,7 @@ class Watch:
         return f"{max(0.0, time.time() - when):.1f} s before it was {_words(step, line)}."
 
     def _report(self, letter: Mapping[str, object]) -> None:
-        frame = sys._current_frames().get(self._main or 0)
+        frame = frames_of_threads().get(self._main or 0)
         frames = traceback.extract_stack(frame)
         while frames and user_lines.is_ours(frames[-1].filename):
             frames.pop()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .. import metrics
-from ..atomic import uncollected
+from ..atomic import frames_of_threads, uncollected
 from ..ir.graph import Operation, decode
 from ..ir.input_output_alias import replaced_operands
 from ..ir.tape import Tape, Value
@@ -124,7 +124,7 @@ def _others_train() -> bool:
     PyTorch ends the process when two threads look at a gradient: it gives it a Python object, and lets go of the
     interpreter's lock while it takes that away.
     """
-    frames = sys._current_frames()
+    frames = frames_of_threads()
     frames.pop(threading.get_ident(), None)  # which would keep all callers, in a cycle with what holds it here
     return any(map(_may_train, frames.values()))
 
