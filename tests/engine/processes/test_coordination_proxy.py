@@ -2,8 +2,12 @@
 
 import socket
 import threading
+from collections.abc import Callable
+from typing import Any
 
-from torch_xla._engine.processes.coordination_proxy import Relay
+import pytest
+
+from torch_xla._engine.processes.coordination_proxy import Client, Relay
 
 
 def connected(seconds: int = 60) -> tuple[Relay, socket.socket, socket.socket, threading.Event, list[str]]:
@@ -75,4 +79,79 @@ def test_one_client_is_let_in() -> None:
         host, _, port = relay.address.rpartition(":")
         with socket.socket() as other:
             assert other.connect_ex((host, int(port))) != 0
+        relay.close()
+
+
+class Asked:
+    """A client: one method answers, one raises, one waits as XLA's does when no answer comes."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_end = threading.Event(), threading.Event()
+
+    def answer(self, key: str, *, more: int) -> tuple[str, int]:
+        return key, more
+
+    def refuse(self) -> None:
+        raise RuntimeError("DEADLINE")
+
+    def wait(self) -> None:
+        self.is_asked.set()
+        assert self.may_end.wait(60)
+
+
+def raised(call: Callable[[], object], found: list[BaseException]) -> None:
+    try:
+        call()
+    except BaseException as error:
+        found.append(error)
+
+
+def test_who_waits_for_an_answer_raises_when_the_service_goes() -> None:
+    relay, end, service, is_told, _ = connected()
+    asked, found = Asked(), list[Any]()
+    client = Client(asked, relay, lambda: ConnectionError("gone"), 60)
+    assert client.answer("key", more=2) == ("key", 2)
+    with pytest.raises(RuntimeError, match="DEADLINE"):
+        client.refuse()
+    with end:
+        waits = threading.Thread(target=raised, args=(client.wait, found))
+        waits.start()
+        assert asked.is_asked.wait(60)
+        assert client.answer("beside", more=0) == ("beside", 0)  # of another thread
+        service.close()
+        waits.join(60)
+        assert is_told.is_set() and [str(each) for each in found] == ["gone"]
+        with pytest.raises(ConnectionError, match="gone"):
+            client.answer("later", more=0)
+        asked.may_end.set()
+        relay.close()
+
+
+def test_a_service_that_does_not_answer_is_lost() -> None:
+    relay, end, service, is_told, why = connected()
+    asked = Asked()
+    client = Client(asked, relay, lambda: ConnectionError(why[0]), 1)
+    with end, service:
+        with pytest.raises(ConnectionError, match="it has not answered for 1 s"):
+            client.wait()
+        assert is_told.is_set()
+        with pytest.raises(ConnectionError, match="not answered"):
+            client.wait_for(asked.wait)
+        asked.may_end.set()
+        relay.close()
+    assert why == ["it has not answered for 1 s"]
+
+
+def test_what_may_take_long_is_waited_for() -> None:
+    relay, end, service, is_told, _ = connected()
+    asked, found = Asked(), list[BaseException]()
+    client = Client(asked, relay, lambda: ConnectionError("gone"), 1)
+    with end, service:
+        waits = threading.Thread(target=raised, args=(lambda: client.wait_for(asked.wait), found))
+        waits.start()
+        waits.join(3)
+        assert waits.is_alive() and not is_told.is_set()
+        asked.may_end.set()
+        waits.join(60)
+        assert not waits.is_alive() and not found
         relay.close()

@@ -18,7 +18,7 @@ from ..compat.names import jax_coordination as private
 from ..compat.names.torch_distributed import rendezvous
 from ..errors import PeerError
 from ..metrics import accounts, user_lines
-from .coordination_proxy import Relay
+from .coordination_proxy import Client, Relay
 from .heartbeats import Watch
 from .heartbeats import about as about_process
 from .heartbeats import begin as begin_heartbeats
@@ -38,9 +38,11 @@ _PREFIX = "torch_xla"
 _SLICE = 0.5
 # The seconds after which it checks whether one has ended.
 _LOOK = 5.0
+# A service is lost if it does not answer for this multiple of the limit of a silent process: it answers all of them.
+_UNANSWERED = 3
 
 _lock = lock()
-_client: object = None
+_client: Client | None = None
 _relay: Relay | None = None
 _round = 0
 _failed: BaseException | None = None
@@ -76,7 +78,8 @@ def connect() -> None:
         if certificates:
             check_tls(address, certificates, seconds)
         _relay = Relay(address, config.heartbeat_seconds(), partial(_lost, address))
-        _client = private.connect(_relay.address, place.index, place.count, seconds)
+        connected = private.connect(_relay.address, place.index, place.count, seconds)
+        _client = Client(connected, _relay, partial(_loss, address), _UNANSWERED * config.heartbeat_seconds())
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
         started_by_us = is_served() or config.torchrun() is not None
         begin_heartbeats(_client, place, everyone, started_by_us)
@@ -87,6 +90,14 @@ def _lost(address: str, why: str) -> None:
         f"The service at {address}, by which the processes of the program speak, is gone: {why}. Its process was "
         f"ended, or its machine, which is that of process 0, is lost."
     )
+
+
+def _loss(address: str) -> PeerError:
+    """Return the error of a call that the lost service does not answer."""
+    watch = current_watch()
+    if watch is not None and watch.fault:
+        return watch.error()
+    return PeerError(f"The service at {address}, by which the processes of the program speak, is gone.")
 
 
 def _meeting_place() -> object:
@@ -201,7 +212,7 @@ def disconnect() -> None:
             _relay.is_left = True
         if error is None and not watch.is_cut:
             try:
-                private.disconnect()
+                connection.wait_for(private.disconnect)
             except RuntimeError as refused:
                 logger.warning("Process %d could not take leave of the others: %s", watch.place.index, refused)
         if service is not None:
