@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 import torch_xla
 import torch_xla.distributed.xla_backend
@@ -50,6 +51,16 @@ def test_a_process_killed_while_it_saves_loses_nothing_that_was_complete(tmp_pat
     state = {"0.weight": torch.zeros(8, 16, device="xla")}
     manager.restore(0, state)
     assert state["0.weight"].abs().sum().item() > 0
+
+
+@pytest.mark.parametrize("size", [(2,), (6,), (4, 1)])
+def test_a_tensor_of_another_shape_is_refused(size: tuple[int, ...], tmp_path: Path) -> None:
+    manager = CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False)
+    manager.save(1, {"w": torch.ones(4, device="xla")})
+    with pytest.raises(
+        CheckpointException, match=r"Size mismatch between saved torch\.Size\(\[4\]\) and current: .* w"
+    ):
+        manager.restore(1, {"w": torch.zeros(size, device="xla")})
 
 
 def test_a_manager_saves_at_intervals_and_keeps_some(tmp_path: Path) -> None:

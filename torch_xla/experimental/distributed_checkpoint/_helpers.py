@@ -57,6 +57,10 @@ class _CpuShards:
     dtype: torch.dtype
     unread: int = field(default=0, compare=False)  # items of a load that are still to come
 
+    def size(self) -> torch.Size:
+        """Return the shape of the whole tensor: PyTorch's planner compares it with that of the checkpoint."""
+        return self.global_shape
+
     def __create_write_items__(self, fqn: str, object: object) -> list[WriteItem]:
         """Return an item to write for each shard."""
         properties = TensorProperties(dtype=self.dtype)
