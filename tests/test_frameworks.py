@@ -113,6 +113,14 @@ def test_models_in_other_forms_are_as_on_the_cpu(example: str) -> None:
 
 
 @pytest.mark.frameworks
+def test_orbax_reads_and_writes_the_same_checkpoints() -> None:
+    skip_without(["orbax"])
+    file = str(ROOT / "tests" / "api" / "distributed" / "test_orbax_checkpoints.py")
+    done = run("-m", "pytest", "-n", "0", "-m", "slow or not slow", file)
+    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.frameworks
 @pytest.mark.parametrize("example", NEEDS)
 def test_the_first_losses_are_those_of_the_cpu(example: str) -> None:
     skip_without(NEEDS[example])

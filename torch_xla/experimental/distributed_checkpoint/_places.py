@@ -7,15 +7,18 @@ import json
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, StorageReader
 
 from ..._engine.compat.names import torch_checkpoint
 from ..._engine.processes import process_count, process_index
+from ._orbax import OrbaxReader, items_of, written_at
+from ._orbax import is_whole as is_whole_orbax
+from ._orbax import write as write_orbax
 
 # Written after the data of all processes.
 _METADATA = ".metadata"
@@ -61,12 +64,20 @@ class Folder:
 
     def steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in order."""
-        found = [each.name for each in self._at().iterdir() if each.name.isdigit() and (each / _METADATA).exists()]
-        return sorted(map(int, found))
+        steps = [each for each in self._at().iterdir() if each.name.isdigit()]
+        return sorted(int(each.name) for each in steps if (each / _METADATA).exists() or items_of(each))
+
+    def _is_orbax(self, step: int) -> bool:
+        return not self._at(step, _METADATA).exists() and bool(items_of(self._at(step)))
+
+    def _age(self, step: int) -> int:
+        if self._is_orbax(step):
+            return written_at(self._at(step))
+        return self._at(step, _METADATA).stat().st_mtime_ns
 
     def by_age(self) -> list[int]:
         """Return the same steps in the order in which they were written."""
-        return sorted(self.steps(), key=lambda step: self._at(step, _METADATA).stat().st_mtime_ns)
+        return sorted(self.steps(), key=self._age)
 
     def open(self, step: int, name: str) -> IO[bytes]:
         """Open a file of a complete checkpoint."""
@@ -76,8 +87,10 @@ class Folder:
         """Return the files of a complete checkpoint."""
         return [each.name for each in self._at(step).iterdir()]
 
-    def reader(self, step: int) -> FileSystemReader:
-        """Return what `torch.distributed.checkpoint.load` reads a checkpoint with."""
+    def reader(self, step: int, state_dict: Mapping[str, object]) -> StorageReader:
+        """Return what `torch.distributed.checkpoint.load` reads a checkpoint into `state_dict` with."""
+        if self._is_orbax(step):
+            return OrbaxReader(self._at(step), state_dict)
         return FileSystemReader(self._at(step))
 
     def clear(self, step: int) -> None:
@@ -90,6 +103,10 @@ class Folder:
         writer = FileSystemWriter(aside, thread_count=threads, sync_files=True)
         sums = _sum_up(writer, lambda: save(writer))
         (aside / _SUMS.format(process_index())).write_bytes(sums)
+
+    def write_orbax(self, step: int, state_dict: Mapping[str, object]) -> None:
+        """Write a checkpoint in Orbax's format."""
+        write_orbax(self._at(f"{step}.partial"), state_dict)
 
     def complete(self, step: int) -> None:
         """Put a checkpoint to its place when all processes have written."""
@@ -105,6 +122,8 @@ class Folder:
 
     def is_whole(self, step: int) -> bool:
         """Return whether all files of a checkpoint have their sizes and checksums."""
+        if self._is_orbax(step):
+            return is_whole_orbax(self._at(step))
         try:
             return self._has_sums(step)
         except (OSError, ValueError, KeyError, TypeError):
@@ -161,9 +180,12 @@ class Address(Folder):
         """Return the files of a complete checkpoint."""
         return [each.rpartition("/")[2] for each in self._files.ls(self._name(step), detail=False)]
 
-    def reader(self, step: int) -> Any:
+    def reader(self, step: int, state_dict: Mapping[str, object]) -> Any:
         """Return what `torch.distributed.checkpoint.load` reads a checkpoint with."""
         return torch_checkpoint.remote_reader(f"{self.path}/{step}")
+
+    def _is_orbax(self, step: int) -> bool:
+        return False  # Orbax's arrays at an address are not read
 
     def clear(self, step: int) -> None:
         """Remove what is there of a step."""

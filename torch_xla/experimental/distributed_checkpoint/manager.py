@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -45,6 +45,10 @@ class CheckpointManager:
     ends. `restore_latest` loads it if it is newer than what `path` has, and as many processes hold their tensors in the
     same way; it warns otherwise. A host needs memory for two states of each of its processes, and two copies.
 
+    Steps that Orbax has written are restored as others are, if orbax-checkpoint is installed and `path` is a folder.
+    With `format="orbax"` a program of one process writes such steps, which `orbax.checkpoint.CheckpointManager(path)`
+    restores.
+
     >>> import tempfile, torch
     >>> from torch_xla.experimental.distributed_checkpoint import CheckpointManager
     >>> manager = CheckpointManager(tempfile.mkdtemp(), save_interval=10, chkpt_on_preemption=False)
@@ -64,6 +68,7 @@ class CheckpointManager:
         process_group: dist.ProcessGroup | None = None,
         chkpt_on_preemption: bool = True,
         memory_every: int | None = None,
+        format: Literal["dcp", "orbax"] = "dcp",
     ) -> None:
         if memory_every is not None and memory_every < 1:
             raise ValueError(f"CheckpointManager(): memory_every must be at least 1; got {memory_every}")
@@ -76,6 +81,8 @@ class CheckpointManager:
                 "CheckpointManager(): the processes of this program have no process group yet. Call "
                 "torch.distributed.init_process_group('gloo') first, or give process_group=."
             )
+        _check_format(format, str(path))
+        self._format = format
         self.base_path = str(path) if "://" in str(path) else Path(path)
         self._place = place_at(str(path))
         self.save_interval = save_interval
@@ -210,7 +217,8 @@ class CheckpointManager:
     def _load(self, step: int, state_dict: Mapping[str, object]) -> None:
         options = {"process_group": self._group, "no_dist": _is_alone()}
         with metrics.SecondsSpent(metrics.RECOVERY):
-            _quiet(dcp.load)(state_dict, storage_reader=self._place.reader(step), planner=SPMDLoadPlanner(), **options)
+            reader = self._place.reader(step, state_dict)
+            _quiet(dcp.load)(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), **options)
         if self._memory is not None:
             self._memory.forget()
         self.restored_from = "path"
@@ -243,9 +251,12 @@ class CheckpointManager:
         if process_index() == 0:
             self._place.clear(step)
         self._meet()
-        options = {"process_group": self._group, "no_dist": _is_alone(), "planner": SPMDSavePlanner()}
-        save = _quiet(dcp.save)
-        self._place.write(step, self._threads, lambda writer: save(state_dict, storage_writer=writer, **options))
+        if self._format == "orbax":
+            self._place.write_orbax(step, state_dict)
+        else:
+            options = {"process_group": self._group, "no_dist": _is_alone(), "planner": SPMDSavePlanner()}
+            save = _quiet(dcp.save)
+            self._place.write(step, self._threads, lambda writer: save(state_dict, storage_writer=writer, **options))
         self._meet()  # each process has written its checksums
         if process_index() == 0:
             self._place.complete(step)
@@ -265,6 +276,16 @@ def _own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 # PyTorch warns of every checkpoint of a program of one process.
 _quiet = quiet(message="torch.distributed is disabled")
+
+
+def _check_format(format: str, path: str) -> None:
+    if format not in ("dcp", "orbax"):
+        raise ValueError(f"CheckpointManager(): format is 'dcp' or 'orbax'; got {format!r}")
+    if format == "orbax" and (not _is_alone() or "://" in path):
+        raise NotImplementedError(
+            f"CheckpointManager(format='orbax') writes from one process to a folder; there are {process_count()} "
+            f"processes, and the path is {path!r}. Save without format=, which any mesh and process loads."
+        )
 
 
 def _is_alone() -> bool:
