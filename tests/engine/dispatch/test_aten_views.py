@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_xla._engine.dispatch import aten_views
 from torch_xla._engine.tensor.device import device_at
@@ -15,6 +16,7 @@ def shown(tensor: torch.Tensor) -> Any:
 
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "aten::as_strided": lambda x: x.as_strided((2, 2), (3, 1), 1),
     "aten::view": lambda x: x.view(3, 4),
     "aten::view.dtype": lambda x: x.view(torch.int16),
     "aten::_reshape_alias": lambda x: torch.ops.aten._reshape_alias(x, [4, 3], [3, 1]),
@@ -65,6 +67,47 @@ def test_bounds_count_in_the_dtype_that_is_shown() -> None:
         RuntimeError, match="itemsize 2 requiring a storage size of 18 are out of bounds for storage of"
     ):
         x.as_strided((9,), (1,))
+
+
+def test_a_view_made_in_inference_mode_is_refused_where_it_is_used() -> None:
+    with torch.inference_mode():
+        x = torch.arange(4.0).to("xla")
+        beyond = x.as_strided((5,), (1,))
+        for use in (lambda: beyond + 1, lambda: beyond.fill_(0), lambda: beyond.tolist()):
+            with pytest.raises(RuntimeError, match=r"setStorage: sizes \[5\], .* out of bounds for storage of size 16"):
+                use()
+        assert x.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dynamo_traces_geometries(dynamic: bool) -> None:
+    def shown_twice(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((3, x.shape[0] // 3), (2, 1)).t() * 2
+
+    compiled = torch.compile(shown_twice, backend="openxla", fullgraph=True, dynamic=dynamic)
+    for n in (12, 9):
+        x = torch.arange(float(n))
+        assert compiled(x.to("xla").requires_grad_()).tolist() == shown_twice(x).tolist()
+
+
+def test_transforms_and_fake_tensors_pass_any_geometry_on() -> None:
+    x = torch.arange(6.0).to("xla")
+    assert torch.func.vmap(lambda row: row.as_strided((2,), (1,)))(x.view(2, 3)).tolist() == [[0, 1], [3, 4]]
+    assert torch.func.grad(lambda x: x.as_strided((2,), (1,), 1).sum())(x).tolist() == [0, 1, 1, 0, 0, 0]
+    with pytest.raises(RuntimeError, match="out of bounds for storage of size 24"):
+        torch.func.grad(lambda x: x.as_strided((7,), (1,)).sum())(x)
+    with FakeTensorMode():
+        assert torch.empty(6, device="xla").as_strided((9,), (1,)).shape == (9,)
+
+
+def test_autograd_goes_through_geometries() -> None:
+    gradients = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(6.0, device=device, requires_grad=True)
+        assert x.as_strided((2,), (1,))._base is x
+        (gradient,) = torch.autograd.grad(x.as_strided((3, 2), (2, 1)).t().square().sum(), x)
+        gradients.append(gradient.tolist())
+    assert gradients[0] == gradients[1]
 
 
 def test_in_place_the_tensor_itself_becomes_the_view() -> None:

@@ -2,15 +2,18 @@
 
 import torch
 
+from ..compat.abi.device_guard import take_meta_kernels
+from ..compat.names import torch as private
 from ..compat.names.torch import redispatch_of
-from ..ir.value_spec import Spec
 from ..ir.view.geometry import Geometry
 from ..tensor.device import LOCK
 from ..tensor.storage import META_KEYS, point_at, replaced, shows_all, value_of, wrap
+from ..tensor.views import refuse_beyond
 from .op_schema import resolve
 
 # The views without a composite kernel. All others (`transpose`, `select`, `slice`, …) end in one of these.
 NAMES = (
+    "aten::as_strided",
     "aten::view",
     "aten::view.dtype",
     "aten::_reshape_alias",
@@ -32,33 +35,46 @@ def view_kernel(name: str) -> object:
     return kernel
 
 
+def register_views() -> torch.library.Library:
+    """Let C++ make the views of `NAMES` where it can, and look at what `torch.as_strided` is asked for."""
+    take_meta_kernels(map(resolve, NAMES))
+    library = private.raw_library("aten")
+    private.register_above_autograd(library, "as_strided", as_strided)
+    return library
+
+
 _neg_view = redispatch_of(torch.ops.aten._neg_view.default)
 _as_strided = redispatch_of(torch.ops.aten.as_strided.default)
 
 
 def as_strided(
-    self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+    keys: private.DispatchKeySet,
+    self: torch.Tensor,
+    size: list[int],
+    stride: list[int],
+    storage_offset: int | None = None,
 ) -> torch.Tensor:
-    """Implement `torch.as_strided`: any geometry that stays inside the storage."""
-    last = int(self.storage_offset()) if storage_offset is None else storage_offset
-    if last < 0 or len(size) != len(stride) or (stride and min(stride) < 0):
-        _refuse_geometry(len(size), stride, last)
-    result: torch.Tensor = _as_strided(META_KEYS, self, size, stride, storage_offset)
-    for n, step in zip(size, stride, strict=True):
-        last += (n - 1) * step
-    spec: Spec = value_of(self).spec
-    if last >= spec.numel or spec.dtype is not self.dtype:
+    """Implement `torch.as_strided` above autograd, with the `keys` of the call: any geometry inside the storage.
+
+    `transpose` and its like come below autograd, and never leave the storage. Fake and wrapping tensors have none.
+    """
+    if not private.stands_for_another(self, keys):
+        _refuse_geometry(self, size, stride, storage_offset)
+    result: torch.Tensor = _as_strided(private.with_meta(keys), self, size, stride, storage_offset)
+    if not private.stands_for_another(result, keys):
         check_bounds(result)
     return result
 
 
-def _refuse_geometry(dims: int, stride: list[int], offset: int) -> None:
+def _refuse_geometry(self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None) -> None:
     """Refuse geometries that the Meta kernel of PyTorch 2.11 accepts, with the CPU's message."""
-    if dims != len(stride):
+    if len(size) != len(stride):
         raise RuntimeError("mismatch in length of strides and shape")
     if any(step < 0 for step in stride):
         raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {stride}")
-    raise RuntimeError(f"Tensor: invalid storage offset {offset}")
+    offset = int(self.storage_offset()) if storage_offset is None else storage_offset
+    if offset < 0:
+        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
 
 
 def as_strided_(
@@ -66,7 +82,7 @@ def as_strided_(
 ) -> torch.Tensor:
     """Implement `Tensor.as_strided_`, in which `transpose_`, `unsqueeze_` and their like end."""
     offset = int(self.storage_offset()) if storage_offset is None else storage_offset
-    as_strided(self, size, stride, offset)
+    as_strided(META_KEYS, self, size, stride, offset)
     # The Meta kernel of `as_strided_` would look at the size of the storage, which PyTorch believes to be empty.
     return point_at(self, self.untyped_storage(), offset, size, stride)
 
@@ -86,13 +102,5 @@ def neg_view(self: torch.Tensor) -> torch.Tensor:
 
 def check_bounds(tensor: torch.Tensor) -> None:
     """Raise as PyTorch does if `tensor` reaches beyond its storage, whose own size PyTorch does not know here."""
-    spec: Spec = value_of(tensor).spec
     geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-    needed = geometry.extent * tensor.element_size()
-    has = spec.numel * spec.dtype.itemsize
-    if needed > has:
-        raise RuntimeError(
-            f"setStorage: sizes {list(geometry.size)}, strides {list(geometry.stride)}, storage offset "
-            f"{geometry.offset}, and itemsize {tensor.element_size()} requiring a storage size of {needed} are out of "
-            f"bounds for storage of size {has}"
-        )
+    refuse_beyond(value_of(tensor).spec, geometry, tensor.dtype)

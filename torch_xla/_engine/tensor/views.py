@@ -71,6 +71,18 @@ def view_of(tensor: torch.Tensor) -> View:
     return view
 
 
+def refuse_beyond(spec: Spec, geometry: Geometry, dtype: torch.dtype) -> None:
+    """Raise as PyTorch does if a view of this `geometry` and `dtype` reaches beyond a storage of this `spec`."""
+    needed = geometry.extent * dtype.itemsize
+    has = spec.numel * spec.dtype.itemsize
+    if needed > has:
+        raise RuntimeError(
+            f"setStorage: sizes {list(geometry.size)}, strides {list(geometry.stride)}, storage offset "
+            f"{geometry.offset}, and itemsize {dtype.itemsize} requiring a storage size of {needed} are out of "
+            f"bounds for storage of size {has}"
+        )
+
+
 def new_read_plan(spec: Spec, view: View) -> Plan:
     """Make the plan that reads a value of this `spec` through `view`, and keep it in `read_plans`."""
     plan = read_plans[spec, view] = _plan_of(read_plans, spec, view, _read_plan)
@@ -87,6 +99,7 @@ def _plan_of(
     plans: dict[tuple[Spec, View | ViewKind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
 ) -> Plan:
     """Return the plan of a new view: that of its kind, with the offset as a number, if one plan serves all."""
+    refuse_beyond(spec, view.geometry, view.dtype)  # in `torch.inference_mode()` nothing looks at a new view
     base, writes = Geometry(spec.size, spec.stride), plans is write_plans
     repeats = any(not step for step in view.geometry.stride) and writes
     if view.dtype is not spec.dtype or repeats or not is_moved(base, view.geometry, unit_steps=writes):

@@ -21,7 +21,7 @@ from ..tensor.device import LOCK
 from ..tensor.storage import hold, shows_all, snapshot, value_of
 from ..tensor.upload import dense_spec, from_numpy
 from ..tensor.upload import upload as upload
-from ..tensor.views import view_of
+from ..tensor.views import refuse_beyond, view_of
 
 _transferring = metrics.metric("TransferFromDeviceTime")
 _received = metrics.metric("InboundData", Unit.BYTES)
@@ -122,6 +122,7 @@ def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.
     """Return the elements of a view of a storage's contents, read in their memory order without a copy."""
     view, order = view_of(tensor), Geometry(value.spec.size, value.spec.stride).memory_order()
     geometry, flat = view.geometry, array.transpose(order).reshape(-1)
+    refuse_beyond(value.spec, geometry, view.dtype)  # NumPy would read what follows in memory
     if view.dtype is not value.spec.dtype:
         wanted = dtypes.to_jax(view.dtype)
         flat = flat.view(np.uint8)[: flat.nbytes // wanted.itemsize * wanted.itemsize].view(wanted)

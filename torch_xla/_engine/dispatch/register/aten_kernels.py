@@ -76,7 +76,6 @@ def special_kernels() -> dict[str, Any]:
         **data_dependent_sizes.KERNELS,
         **forward_mode_ad.KERNELS,
         **{name.removeprefix("aten::"): aten_views.view_kernel(name) for name in aten_views.NAMES},
-        "as_strided": aten_views.as_strided,
         "as_strided_": aten_views.as_strided_,
         "_neg_view": aten_views.neg_view,
     }
@@ -117,6 +116,7 @@ def register_kernels() -> None:
     _libraries.extend(data_dependent_sizes.register_splits())
     register_autocast()
     atexit.register(_refuse_from_now_on, cpu_only_ops.register_extensions())
+    _libraries.append(aten_views.register_views())  # last: what is registered for all operators would undo it
     metrics.count("RegisterXLAFunctions")
 
 
