@@ -1,5 +1,6 @@
 """PyTorch's C++ makes views of our tensors, and nothing is written where its kernels are kept elsewhere."""
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +56,21 @@ def test_another_layout_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(view_kernels, "_COPIED", 99)  # more than an entry has
     assert not view_kernels.take_meta_kernels([torch.ops.aten.view.default])
+
+
+@pytest.mark.parametrize("part", ["_copy", "_holders", "_words"])
+def test_nothing_is_written_where_the_rehearsal_fails(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere, words = (ctypes.c_uint64 * 8)(), view_kernels._words
+    written = view_kernels._words_of(torch.ops.aten.view.default._handle)
+    before = list(written)
+    places = {
+        "_copy": lambda table, ours, theirs: None,  # the kernel of Python's serves still
+        "_holders": lambda kernel: ctypes.c_uint32.from_buffer(nowhere),  # nothing is counted there
+        "_words": lambda thing, count: words(thing, count) if count == 1 else nowhere,  # another kernel's
+    }
+    monkeypatch.setattr(view_kernels, part, places[part])
+    assert not view_kernels.take_meta_kernels([torch.ops.aten.view.default])
+    assert list(written) == before and torch.arange(4.0).to("xla").view(2, 2).tolist() == [[0, 1], [2, 3]]
 
 
 def test_a_kernel_that_is_registered_later_serves(library: Any) -> None:

@@ -7,7 +7,8 @@ step. But an operator is a table of kernels, one for each dispatch key. So the e
 of PrivateUse1, where a kernel of Python's was registered.
 
 Where the entries are is read from an operator made for that: kernels are registered for it, and the words that change
-are their entries. Nothing is written unless an operator's own entry holds a kernel of Python's at the same place.
+are their entries. The copy is rehearsed on another operator, which is then called. Nothing is written to an operator of
+PyTorch's unless that worked, and unless its own entries are the kernels that PyTorch says they are.
 """
 
 import ctypes
@@ -22,6 +23,7 @@ _COPIED = 4
 # The words of an operator that are read: its name and schema, and the first third of its table, where our keys are.
 _READ = 300
 
+_SPACE = "torch_xla_layout"
 _count = 0
 
 
@@ -32,40 +34,72 @@ def take_meta_kernels(overloads: Iterable[Any]) -> bool:
     and takes its place again when anything is registered for the overload and PrivateUse1 later.
     """
     found = _entries()
-    if found is None:
+    if found is None or not _is_rehearsed(*found):
         return False
     ours, theirs, of_python = found
-    tables = [_words_of(overload._handle) for overload in overloads]
-    if any(table[ours + 1] != of_python for table in tables):
-        return False
+    tables = []
+    for overload in overloads:
+        table = _words_of(overload._handle)
+        if table[ours + 1] != of_python or not _is_as_said(overload.name(), table, theirs):
+            return False
+        tables.append(table)
     for table in tables:
-        kernel = table[theirs : theirs + _COPIED]
-        if all(kernel[:2]) and kernel[1] != of_python:
-            # The entry holds the object: its count of holders comes behind the word for its class.
-            ctypes.c_uint32.from_address(kernel[0] + ctypes.sizeof(ctypes.c_void_p)).value += 1
-            table[ours : ours + _COPIED] = kernel
+        if table[theirs + 1] != of_python:
+            _copy(table, ours, theirs)
     return True
 
 
+def _copy(table: Any, ours: int, theirs: int) -> None:
+    kernel = table[theirs : theirs + _COPIED]
+    _holders(kernel[0]).value += 1  # the entry is one
+    table[ours : ours + _COPIED] = kernel
+
+
+def _holders(kernel: int) -> Any:
+    """Return how many hold the object of a kernel, which comes behind the word for its class."""
+    return ctypes.c_uint32.from_address(kernel + ctypes.sizeof(ctypes.c_void_p))
+
+
+def _words(thing: object, count: int) -> Any:
+    """Return the first words of an object of C++ that PyTorch has bound: one in Python begins with its address."""
+    place = ctypes.c_uint64.from_address(id(thing) + object.__basicsize__).value
+    return (ctypes.c_uint64 * count).from_address(place)
+
+
 def _words_of(handle: object) -> Any:
-    """Return the first words of an operator: a handle is an object bound by C++, and begins with its address."""
-    place = ctypes.c_uint64.from_address(id(handle) + object.__basicsize__).value
-    return (ctypes.c_uint64 * _READ).from_address(ctypes.c_uint64.from_address(place).value)
+    """Return the first words of an operator, whose address is all that a handle has first."""
+    return (ctypes.c_uint64 * _READ).from_address(_words(handle, 1)[0])
+
+
+def _is_as_said(name: str, table: Any, theirs: int) -> bool:
+    """Return whether PyTorch says that the kernel for Meta of an operator is this entry, and counts who holds it."""
+    kernel = table[theirs : theirs + _COPIED]
+    if not all(kernel[:2]):
+        return False
+    before = _holders(kernel[0]).value
+    said = torch._C._dispatch_get_computed_kernel_for_dispatch_key(name, "Meta")
+    return _words(said, _COPIED)[:] == kernel and _holders(kernel[0]).value == before + 1
+
+
+def _made(library: torch.library.Library) -> Any:
+    """Return a new operator with one tensor and one result."""
+    global _count
+    _count += 1  # PyTorch keeps names
+    name = f"looked_at_{_count}"
+    library.define(f"{name}(Tensor self) -> Tensor")
+    return getattr(getattr(torch.ops, _SPACE), name).default
 
 
 def _entries() -> tuple[int, int, int] | None:
     """Return where the entries of PrivateUse1 and Meta begin, and the function that calls kernels of Python's."""
-    global _count
-    _count += 1  # PyTorch keeps names
-    library = torch.library.Library("torch_xla_layout", "FRAGMENT")
+    library = torch.library.Library(_SPACE, "FRAGMENT")
     try:
-        name = f"looked_at_{_count}"
-        library.define(f"{name}(Tensor self) -> Tensor")
-        words = _words_of(torch._C._dispatch_find_schema_or_throw(f"torch_xla_layout::{name}", ""))
+        made = _made(library)
+        words = _words_of(made._handle)
         places: list[int] = []
         for key in ("PrivateUse1", "PrivateUse2", "Meta"):
             before = list(words)
-            library.m.impl(name, key, _never_called)  # type: ignore[union-attr]
+            library.m.impl(made._opname, key, _of_python)  # type: ignore[union-attr]
             changed = next((place for place, word in enumerate(before) if word != words[place]), None)
             if changed is None:
                 return None
@@ -81,5 +115,24 @@ def _entries() -> tuple[int, int, int] | None:
     return ours, theirs, functions.pop()
 
 
-def _never_called(tensor: torch.Tensor) -> torch.Tensor:
-    raise AssertionError("registered for its place in a table, and not to be called")
+def _is_rehearsed(ours: int, theirs: int, of_python: int) -> bool:
+    """Return whether the copy makes a kernel of C++ serve PrivateUse1, for an operator of our own."""
+    library = torch.library.Library(_SPACE, "FRAGMENT")
+    try:
+        made = _made(library)
+        library.m.impl(made._opname, "PrivateUse1", _of_python)  # type: ignore[union-attr]
+        library.m.impl_t_t(made._opname, "Meta", "")  # type: ignore[union-attr]  # it returns its argument
+        table = _words_of(made._handle)
+        if table[ours + 1] != of_python or not _is_as_said(made.name(), table, theirs):
+            return False
+        keys, tensor = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1), torch.empty(0)
+        if made.redispatch(keys, tensor) is tensor:
+            return False
+        _copy(table, ours, theirs)
+        return made.redispatch(keys, tensor) is tensor
+    finally:
+        library._destroy()
+
+
+def _of_python(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(1)
