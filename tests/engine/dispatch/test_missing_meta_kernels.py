@@ -182,6 +182,7 @@ NARROW_FIRST: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "addr": lambda a, b: [torch.addr(a[0], b, b), torch.addr(b[0], a, a), torch.addr(b[0].long(), a, a)],
     "linspace": lambda a, b: torch.linspace(a[0], b[1], 3, device=a.device),
     "ldexp": lambda a, b: [torch.ldexp(a, b * 20), torch.ldexp(b, a * 20), torch.ldexp(a[0].long(), b[0])],
+    "native_dropout_backward": lambda a, b: aten.native_dropout_backward(a, b, 2.0),
     "ldexp of a complex number": lambda a, b: torch.ldexp(a.to(torch.complex64) + 2j, b.bfloat16()),
 }
 

@@ -191,8 +191,14 @@ def addr(self: Tensor, vec1: Tensor, vec2: Tensor, **factors: object) -> Tensor:
 
 
 def ldexp(self: Tensor, other: Tensor) -> Tensor:
-    """Promote with the dtype of the power, as PyTorch's composition does, of tensors without dimensions too."""
-    return self * torch.pow(2.0, other)
+    """Promote with the dtype of the power, of a 2 without dimensions that has the dtype of a number that is scaled."""
+    is_whole = not (self.is_floating_point() or self.is_complex())
+    return self * torch.pow(2.0 if is_whole else self.new_empty(()), other)
+
+
+def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Promote as the product that it is; PyTorch's own kernel makes truth values of the mask first."""
+    return grad_output * mask * scale
 
 
 def nansum(self: Tensor, dim: list[int] | None = None, *args: object, **options: object) -> Tensor:
@@ -277,6 +283,22 @@ def _of_bytes(op: Any) -> Callable[..., object]:
     return kernel
 
 
+def _masked_fill(op: Any) -> Callable[..., Tensor]:
+    """Accept a complex number that is real, as the CPU does, and for truth values any: PyTorch's own kernel does not.
+
+    A check of values, where one is asked for, refuses the others of a tensor.
+    """
+
+    def kernel(self: Tensor, mask: Tensor, value: Any) -> Tensor:
+        if isinstance(value, complex) and not self.is_complex() and (self.dtype is torch.bool or not value.imag):
+            value = bool(value) if self.dtype is torch.bool else value.real
+        elif isinstance(value, Tensor) and value.is_complex() and not self.is_complex():
+            value = torch.empty_like(value, dtype=self.dtype)
+        return op(self, mask, value)  # type: ignore[no-any-return]
+
+    return kernel
+
+
 def _contiguous(op: Any) -> Callable[..., object]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
@@ -305,6 +327,8 @@ _NORMALIZATIONS = (
     aten._native_batch_norm_legit.no_stats,
     aten._native_batch_norm_legit_no_training.default,
 )
+
+_FILLS = (aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
 
 _POWERS = (
     aten.pow.Tensor_Scalar,
@@ -377,9 +401,11 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
     "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
+    **{op.name(): _masked_fill(op) for op in _FILLS},
     **{op.name(): _power(op) for op in _POWERS},
     **{op.name(): _of_bytes(op) for op in _LOSSES_OF_CLASSES},
     **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
+    "aten::native_dropout_backward": native_dropout_backward,
     "aten::normal.Tensor_float": lambda mean, std=1.0, generator=None: torch.empty_like(mean),
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,

@@ -74,6 +74,7 @@ BAD: dict[str, tuple[Callable[[Make], Any], str]] = {
     "remainder": (lambda t: t(1, 2) % t(1, 0), "It is 0 at [1]"),
     "remainder of a number": (lambda t: torch.remainder(7, t(1, 0)), "It is 0 at [1]"),
     "fmod": (lambda t: torch.fmod(t(1, 2), t(1, 0)), "It is 0 at [1]"),
+    "masked_fill": (lambda t: x(t).masked_fill(x(t) > 1, t(2 + 1j).sum()), "no imaginary part. It is 1 at []"),
     "bernoulli": (lambda t: torch.bernoulli(t(0.5, 1.5)), "must be from 0 to 1. It is 1.5 at [1]"),
     "bernoulli of NaN": (lambda t: torch.bernoulli(t(0.5, NAN)), "It is nan at [1]"),
     "bernoulli_": (lambda t: x(t).bernoulli_(t(0.5, 0.5, 0.5, -0.5)), "`p` .* It is -0.5 at [3]"),

@@ -20,7 +20,7 @@ def from_host(device: str) -> Make:
 
 
 # Values that the device computes although the host knows their inputs, and the masks of these cases.
-_UNKNOWN = {"masked_scatter", "one_hot", "assertion", "lu_unpack", "max_unpool2d"}
+_UNKNOWN = {"masked_fill", "masked_scatter", "one_hot", "assertion", "lu_unpack", "max_unpool2d"}
 
 CASES: dict[str, Callable[[Make], Any]] = {
     **{name: call for name, (call, _) in BAD.items() if name not in _UNKNOWN},
@@ -67,6 +67,9 @@ FINE: dict[str, Callable[[Make], Any]] = {
     "fewer elements than the mask has": lambda t: t(0.0, 1.0, 2.0).masked_scatter(t(True, False, False), t(5.0)),
     "one value for a mask": lambda t: t(0.0, 1.0).__setitem__(t(True, True), t(5.0)),
     "a value for each of a mask": lambda t: t(0.0, 1.0, 2.0).__setitem__(t(False, True, True), t(5.0, 6.0)),
+    "a complex number that is real": lambda t: t(0.0, 1.0).masked_fill(t(True, False), t(2 + 0j).reshape(())),
+    "a complex number in place": lambda t: t(0, 1).masked_fill_(t(True, False), t(2 + 0j).reshape(())),
+    "a complex number as a truth value": lambda t: t(False, False).masked_fill(t(True, False), t(1j).reshape(())),
     "a part of a mask": lambda t: t(0.0, 1.0).__setitem__(t(True, True, True)[:2], t(5.0, 6.0)),
     "no target": lambda t: F.nll_loss(t([0.5, 0.5]), t(7), ignore_index=7),
     "floats by the number zero": lambda t: (t(1.0) // 0, t(1.0) % 0, torch.fmod(t(1.0), 0), t(1) // 0.0),

@@ -192,6 +192,19 @@ def test_a_power_of_two_scales() -> None:
     check_calls([*calls, call(aten.ldexp.Tensor, torch.tensor([1 + 2j]), exponents)])
 
 
+def test_a_float_is_scaled_though_the_power_of_two_is_infinite_or_zero() -> None:
+    for dtype, powers in (
+        (torch.float32, (-100.0, 100.0)),
+        (torch.float64, (-1000.0, 1000.0)),
+        (torch.bfloat16, (50, 90)),
+    ):
+        numbers = torch.tensor(powers, dtype=torch.float64).exp2().to(dtype)[:, None]
+        check_calls(
+            [call(aten.ldexp.Tensor, numbers, torch.tensor([140, -140, 200, -200, 1070, -1070]))], rtol=0, atol=0
+        )
+    check_calls([call(aten.ldexp.Tensor, torch.tensor([1.5], dtype=torch.float16) / 1024, torch.tensor([20, -3]))])
+
+
 @pytest.mark.parametrize("rule", TWO_TO_FLOAT.values(), ids=lambda rule: rule.__name__)
 def test_operands_of_different_ranks_are_broadcast(rule: Callable[..., jax.Array]) -> None:
     operands = (jax.ShapeDtypeStruct(size, "float32") for size in ((3,), (2, 2, 1)))

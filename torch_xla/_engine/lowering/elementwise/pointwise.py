@@ -319,13 +319,27 @@ for ops, function in TWO_TO_FLOAT.items():
     lowers(*ops, promotion=Promotion.FLOAT)(on_operands(function))
 
 
+def _scaled(self: jax.Array, exponent: jax.Array) -> jax.Array:
+    """Multiply a float by powers of 2 of whole exponents, in three steps: the power itself may be infinite or 0."""
+    result = widened(self)
+    most = 126 if result.dtype == np.float32 else 1022
+    rest = jnp.clip(exponent.astype(np.int64), -3 * most, 3 * most)
+    for _ in range(3):
+        step = jnp.clip(rest, -most, most)
+        result, rest = lax.optimization_barrier(result * _exp2(step.astype(result.dtype))), rest - step
+    return result
+
+
 @lowers(aten.ldexp.Tensor)
 def ldexp(self: jax.Array, other: jax.Array) -> jax.Array:
-    # By a power of 2 that has the dtype of its exponent, or is a float32 for an integer one: 2^200 is infinite even if
-    # the product is not. Only for a complex number PyTorch's power is wide.
-    if not (is_float(other) or is_complex(other)):
+    is_whole = not (is_float(other) or is_complex(other))
+    if is_whole and is_float(self):
+        return _scaled(self, other)
+    if is_whole:  # PyTorch scales other numbers by a power that is a float32: 2^200 is infinite
         return widened(self) * _exp2(other.astype(np.float32))
     power = _exp2(widened(other))
-    if other.dtype.itemsize < 4 and not is_complex(self):
+    # The power has the dtype of its exponent, unless neither has dimensions and the other number is wider.
+    is_narrow = other.dtype.itemsize < 4 and not is_complex(self)
+    if is_narrow and (other.ndim or not is_float(self) or self.dtype == other.dtype):
         power = lax.reduce_precision(power, jnp.finfo(other.dtype).nexp, jnp.finfo(other.dtype).nmant)
     return widened(self) * power

@@ -14,7 +14,7 @@ import torch
 from jax import lax
 
 from ..machinery.jax_sharding import whole_rows, zero_behind_ends
-from ..machinery.opmath import FLOAT32, is_float, number_as
+from ..machinery.opmath import FLOAT32, is_complex, is_float, number_as
 from ..machinery.registry import lowers
 from ..machinery.replica_axis import spread_target
 from .sorting import index_dtype
@@ -115,6 +115,9 @@ def unsafe_masked_index_put_accumulate(
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(self: jax.Array, mask: jax.Array, value: object) -> jax.Array:
+    if not is_complex(self) and isinstance(value, complex | jax.Array) and jnp.iscomplexobj(value):
+        # Its imaginary part is 0, except for truth values, or PyTorch refuses it.
+        value = value != 0 if self.dtype == np.bool_ else value.real
     return jnp.where(mask, number_as(value, self.dtype), self)
 
 

@@ -351,6 +351,12 @@ def normal(mean: object, std: jax.Array, *_: object, **__: object) -> Iterator[C
     yield Condition("std", ~(std >= 0), std, "must not be negative")
 
 
+@checks(aten.masked_fill.Tensor)
+def masked_fill(self: jax.Array, mask: jax.Array, value: jax.Array) -> Iterator[Condition]:
+    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self) and self.dtype != np.bool_:
+        yield Condition("value", value.imag != 0, value.imag, "must have no imaginary part")
+
+
 @checks(aten.histc.default)
 def histc(self: jax.Array, bins: int = 100, min: object = 0, max: object = 0) -> Iterator[Condition]:
     if jnp.issubdtype(self.dtype, jnp.floating):

@@ -188,8 +188,12 @@ def dropout_scale(p: jax.Array | float) -> jax.Array | float:
 def native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: object) -> jax.Array:
     # A product, not a choice: a dropped infinity becomes NaN in PyTorch.
     grad = widened(grad_output) if jnp.issubdtype(grad_output.dtype, jnp.inexact) else grad_output.astype(FLOAT32)
-    dtype = grad.dtype
-    return grad * jnp.where(mask, jnp.asarray(number_as(scale, dtype)), jnp.zeros((), dtype))
+    if mask.dtype == np.bool_:
+        return grad * jnp.where(mask, jnp.asarray(number_as(scale, grad.dtype)), jnp.zeros((), grad.dtype))
+    # A call by hand: PyTorch multiplies by each element of a mask that is no truth value.
+    kept = widened(mask) if jnp.issubdtype(mask.dtype, jnp.inexact) else mask.astype(FLOAT32)
+    dtype = jnp.promote_types(grad.dtype, kept.dtype)
+    return grad.astype(dtype) * kept.astype(dtype) * jnp.asarray(number_as(scale, dtype))
 
 
 def _of_parts(self: jax.Array, key: jax.Array, draw: Any) -> jax.Array:
