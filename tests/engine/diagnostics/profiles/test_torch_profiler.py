@@ -119,6 +119,21 @@ def test_a_schedule_profiles_some_steps_and_writes_what_is_packed(tmp_path: Path
         assert any(each.get("cat") == "kernel" for each in trace["traceEvents"])
 
 
+def test_events_that_accumulate_over_cycles_have_the_lane_too() -> None:
+    step = trained()
+    step()
+    counts = []
+
+    def ready(taken: Any) -> None:
+        counts.append(len(of_device(taken)))
+
+    with profile(schedule=schedule(wait=1, warmup=1, active=1, repeat=2), on_trace_ready=ready, acc_events=True) as p:
+        for _ in range(6):
+            step()
+            p.step()
+    assert len(counts) == 2 and 0 < counts[0] < counts[1] == len(of_device(p))
+
+
 @pytest.mark.parametrize(
     "run",
     [

@@ -166,7 +166,11 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
 
 def _events_of(profile: object) -> tuple[DeviceEvent, ...]:
     recording: _Recording | None = getattr(profile, "_torch_xla", None)
-    return () if recording is None else recording.events
+    if recording is None:
+        return ()
+    if recording.folder is not None:  # `acc_events=True` reads the events when the profile has ended, but is not left
+        _end(recording)
+    return recording.events
 
 
 def _with_device_events(original: Callable[..., Any]) -> Callable[..., object]:
