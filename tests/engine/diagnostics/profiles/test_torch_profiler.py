@@ -134,6 +134,24 @@ def test_events_that_accumulate_over_cycles_have_the_lane_too() -> None:
     assert len(counts) == 2 and 0 < counts[0] < counts[1] == len(of_device(p))
 
 
+def test_a_module_may_end_a_step_while_modules_are_named(tmp_path: Path) -> None:
+    class Cut(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = (x * 2).cos()
+            torch_xla.sync()
+            return (y - 1).sin()
+
+    x = torch.randn(37, device="xla")
+    with profile(activities=BOTH, with_modules=True) as taken:
+        found = torch.nn.Sequential(Cut())(x).cpu()
+    torch.testing.assert_close(found, ((x.cpu() * 2).cos() - 1).sin())
+    file = tmp_path / "trace.json"
+    taken.export_chrome_trace(str(file))
+    kernels = [each for each in json.loads(file.read_text())["traceEvents"] if each.get("cat") == "kernel"]
+    modules = {each["name"]: each["args"]["modules"] for each in kernels}
+    assert modules["aten::cos"] == modules["aten::sin"] == "Sequential/Cut"
+
+
 @pytest.mark.parametrize(
     "run",
     [

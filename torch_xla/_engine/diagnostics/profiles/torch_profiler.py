@@ -21,7 +21,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from ...compat import patch_list
 from ...compat.names import torch as private
 from ...metrics.user_lines import text
-from ...step.named_scopes import close_scope, open_scope
+from ...step.named_scopes import Passing, close_scope, open_scope
 from ...tensor import device as devices
 from .operator_times import AROUND_OTHERS, UNKNOWN, program_of, without_deprecation
 from .profile_programs import Origin, origins
@@ -105,7 +105,7 @@ def _name_modules() -> list[object]:
     """Put a block with the module's class around the operations of each module that is called."""
 
     def before(module: torch.nn.Module, inputs: object) -> None:
-        open_scope(type(module).__name__)
+        open_scope(Passing(type(module).__name__))
 
     def after(module: torch.nn.Module, inputs: object, outputs: object) -> None:
         close_scope()
