@@ -4,14 +4,14 @@ import ast
 
 from tests.house.source import ENGINE, ROOT, functions_of, name_of, nodes_of, none, python_files
 from tests.patches import page
-from torch_xla._engine.compat import memory_writes
 from torch_xla._engine.compat.patch import ALL
+from torch_xla._engine.compat.replaced_internals import REPLACED
 
 _TO_MEMORY = {"from_address", "in_dll", "memmove"}
 
 
 def test_every_patch_has_a_reason_an_end_and_a_test() -> None:
-    for each in [*ALL, *memory_writes.WRITTEN]:
+    for each in [*ALL, *REPLACED]:
         assert each.why.endswith(".") and each.until.endswith(".") and each.test, each
 
 
@@ -21,7 +21,7 @@ def test_no_attribute_is_listed_twice() -> None:
 
 
 def test_the_tests_that_are_named_exist() -> None:
-    named = {each.test for each in [*ALL, *memory_writes.WRITTEN]}
+    named = {each.test for each in [*ALL, *REPLACED]}
     missing = []
     for test in named:
         path, _, function = test.partition("::")
@@ -32,11 +32,9 @@ def test_the_tests_that_are_named_exist() -> None:
 
 
 def test_functions_that_write_to_memory_are_in_the_list() -> None:
-    listed = {
-        ENGINE / "compat" / f"{each.function.rpartition('.')[0].replace('.', '/')}.py" for each in memory_writes.WRITTEN
-    }
+    listed = {ENGINE / "compat" / f"{each.function.rpartition('.')[0].replace('.', '/')}.py" for each in REPLACED}
     none(
-        f"{name_of(path)}:{node.lineno}: {node.attr}: write to memory in compat/, by an entry of memory_writes.WRITTEN"
+        f"{name_of(path)}:{node.lineno}: {node.attr}: write to memory in compat/, by an entry in replaced_internals.py"
         for path in python_files("torch_xla")
         if path not in listed and name_of(path) != "torch_xla/_engine/transfer/dlpack.py"  # which reads capsules
         for node in nodes_of(path)

@@ -7,8 +7,8 @@ import sys
 
 from tests.patches import page
 from tests.patches.at_start.sitecustomize import VARIABLE
-from torch_xla._engine.compat import memory_writes
 from torch_xla._engine.compat.patch import ALL
+from torch_xla._engine.compat.replaced_internals import REPLACED
 
 ROOT = page.PAGE.parents[1]
 AT_START = ROOT / "tests" / "patches" / "at_start"
@@ -28,7 +28,7 @@ def without(name: str, test: str) -> int:
 
 def main() -> int:
     """Print a line for each patch; 1 if a test passed without its patch."""
-    tests = {patch.names[0]: patch.test for patch in ALL} | {each.function: each.test for each in memory_writes.WRITTEN}
+    tests = {patch.names[0]: patch.test for patch in ALL} | {each.function: each.test for each in REPLACED}
     parser = argparse.ArgumentParser(prog="python -m tests.patches", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="an attribute, or a function in compat/")
     parser.add_argument("--write", action="store_true", help="write docs/patches.md, and leave out nothing")

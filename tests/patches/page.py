@@ -3,8 +3,8 @@
 from itertools import groupby
 from pathlib import Path
 
-from torch_xla._engine.compat import memory_writes
 from torch_xla._engine.compat.patch import ALL, Patch
+from torch_xla._engine.compat.replaced_internals import REPLACED
 
 PAGE = Path(__file__).parents[2] / "docs" / "patches.md"
 
@@ -13,7 +13,8 @@ _MOST_NAMES = 4  # of a row
 _HEAD = """# Patches: what we change in PyTorch and JAX, and until when
 
 `python -m tests.patches --write` writes this page from two files of `torch_xla/_engine/compat/`: `patch_list.py`, and
-`memory_writes.py` for changes that replace no attribute. They have all names, and the test that fails without each.
+`replaced_internals.py` for changes that replace no attribute. They have all names, and the test that fails without
+each.
 `python -m tests.patches torch.Tensor.is_xla` leaves one out and runs its test; without a name it does so for all. A new
 release may fulfil the condition of a row: then remove the patch.
 
@@ -39,7 +40,7 @@ release if not.
 def text() -> str:
     """Return the page: one row for attributes with the same reason."""
     rows = [_row(list(group)) for _, group in groupby(ALL, lambda patch: (patch.why, patch.until))]
-    written = [f"| {each.what} | `{each.function}` | {each.why} | {each.until} |\n" for each in memory_writes.WRITTEN]
+    written = [f"| {each.what} | `{each.function}` | {each.why} | {each.until} |\n" for each in REPLACED]
     return _HEAD.format(attributes=len(ALL)) + "".join(rows) + _WRITTEN + "".join(written)
 
 

@@ -41,7 +41,7 @@ class _Changing(importlib.abc.MetaPathFinder):
 def leave_out(name: str) -> None:
     """Leave out a patch, if the package is imported after this call.
 
-    `name` is that of an attribute, or of a function in `compat/` that writes to memory (`memory_writes.WRITTEN`).
+    `name` is that of an attribute, or of a function in `compat/` that writes to memory (`replaced_internals.REPLACED`).
     """
 
     def without_patch(module: ModuleType) -> None:

@@ -1,8 +1,8 @@
 """Compat: private names of PyTorch and JAX that the engine uses, and attributes of theirs that it changes.
 
 `names/` borrows private names, `patches/` keeps what replaces behaviour, `abi/` writes to structures of C++. The list
-of every patch, with its reason, is `patch_list.py`, and that of changes which replace no attribute `memory_writes.py`.
-`import_hooks.py` changes modules of other libraries when they are imported.
+of every patch, with its reason, is `patch_list.py`; that of changes which replace no attribute is
+`replaced_internals.py`. `import_hooks.py` changes modules of other libraries when they are imported.
 
 Doors: abi.class_calls, abi.device_guard, import_hooks, names.jax, names.jax_callbacks, names.jax_clusters,
 names.jax_coordination, names.jax_flash_attention, names.jax_source_lines, names.jax_starters, names.pure_namespaces,
