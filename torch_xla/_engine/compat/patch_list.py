@@ -360,6 +360,12 @@ wrap_tensor = Patch(
     until="Dynamo asks a subclass what to guard.",
     test=_DISTRIBUTED_TENSORS,
 )
+wrap_value = Patch(
+    "torch._dynamo.variables.builder.VariableBuilder._wrap",
+    why="Dynamo leaves a draw with a generator to Python, but would trace one with an object of a subclass, and raise.",
+    until="Dynamo treats a subclass of `torch.Generator` as it treats the class.",
+    test="engine/compiled/dynamo/test_registration.py::test_a_draw_with_a_generator_is_left_to_python",
+)
 result_as_constant = Patch(
     "torch._dynamo.variables.functions.invoke_and_store_as_constant",
     why="Dynamo guards too little of functions that are arguments of one whose result is constant.",

@@ -1,6 +1,7 @@
 """The backend `openxla` as PyTorch finds it: by its names, and before Dynamo watches our own code."""
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -29,3 +30,26 @@ def test_nothing_of_the_engine_is_compiled_between_graphs() -> None:
     theirs = nn.LSTM(3, 4)
     theirs.load_state_dict({name: value.cpu() for name, value in lstm.state_dict().items()})
     torch.testing.assert_close(result.cpu(), theirs(x * 2)[0], rtol=1e-4, atol=1e-5)
+
+
+DRAWS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "rand": lambda x, generator: torch.rand(3, generator=generator, device=x.device) + x,
+    "normal": lambda x, generator: torch.normal(x, 1.0, generator=generator),
+    "bernoulli": lambda x, generator: torch.bernoulli(x * 0.5, generator=generator),
+    "in place": lambda x, generator: (x * 2).uniform_(generator=generator) * x,
+    "multinomial": lambda x, generator: torch.multinomial(x, 2, generator=generator),
+    "poisson": lambda x, generator: torch.poisson(x * 3, generator=generator),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_with_a_generator_is_left_to_python(name: str) -> None:
+    captured, given, expected = (torch.Generator("xla").manual_seed(3) for _ in range(3))
+    x = torch.ones(3, device="xla")
+    torch._dynamo.reset()
+    closing = torch.compile(lambda x: DRAWS[name](x, captured), backend="openxla")
+    taking = torch.compile(DRAWS[name], backend="openxla")
+    for _ in range(3):
+        drawn = DRAWS[name](x, expected)
+        torch.testing.assert_close(closing(x), drawn)
+        torch.testing.assert_close(taking(x, given), drawn)

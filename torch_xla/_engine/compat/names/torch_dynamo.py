@@ -248,6 +248,21 @@ def guard_distributed() -> None:
     patch_list.wrap_tensor.wrap(wrapper)
 
 
+def leave_generators_to_python() -> None:
+    """Let Dynamo treat an object of a subclass of `torch.Generator` as it treats a generator: draws end its graph."""
+
+    def wrapper(original: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(original)
+        def wrap(self: Any, value: object) -> object:
+            if isinstance(value, torch.Generator) and type(value) is not torch.Generator:
+                return self.wrap_user_defined(value)
+            return original(self, value)
+
+        return wrap
+
+    patch_list.wrap_value.wrap(wrapper)
+
+
 def guard_arguments_of_constants() -> None:
     """Let Dynamo guard by identity the functions that our functions with a constant result are given.
 

@@ -11,6 +11,7 @@ from ...compat.names.torch_dynamo import (
     draw_again,
     guard_arguments_of_constants,
     guard_distributed,
+    leave_generators_to_python,
     never_trace,
     register_backend,
 )
@@ -28,6 +29,7 @@ def register(names: Sequence[str]) -> None:
     for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
         never_trace(package)
     guard_distributed()
+    leave_generators_to_python()
     keep_interrupts()
     guard_arguments_of_constants()
     draw_again(_random_state, _restore_random_state)
