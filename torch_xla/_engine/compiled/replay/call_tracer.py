@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...atomic import lock
 from ...compat.patches import autograd_observers
 from ...dispatch import recording_kernel
 from ...metrics import events, user_lines
@@ -23,6 +24,12 @@ from ...tensor.device import LOCK
 from . import accessed_names, pure_allowlist
 from .guards import Change, is_of_the_host
 from .pure_allowlist import Domain
+
+# Python 3.12 ends its process by SIGSEGV where the opcodes of two threads are traced at a time.
+_TAKES_TURNS = sys.version_info[:2] == (3, 12)
+_TURN = lock()
+# A function that is looked at may wait for another thread, whose own call waits for its turn: for so many seconds.
+_PATIENCE = 2.0
 
 _GENERATORS = ("Python's `random`", "NumPy", "PyTorch on the CPU", "a generator of its own")
 
@@ -41,7 +48,7 @@ class CallWatch:
         self.uploads: list[Line] = []
         self.executed = accessed_names.Executed()
         self.through_dynamo = False  # code ran that PyTorch made of the program's
-        self.complete = True  # whether a profiler or debugger of the user's kept us from looking
+        self.unseen = ""  # what kept us from looking, such as a profiler or debugger of the user's
         self._importing: FrameType | None = None  # what looks for a module that is not there yet
         self._suspects = list(suspects)
         self._culprits: dict[str, Line] = {}
@@ -52,12 +59,15 @@ class CallWatch:
         self._states = _random_states()
         self._held = LOCK._recursion_count()  # type: ignore[attr-defined]
         self._traces = sys.gettrace() is None
-        self.complete = sys.getprofile() is None and (self._traces or not self._suspects)
+        if sys.getprofile() is not None or (self._suspects and not self._traces):
+            self.unseen = "a profiler or debugger was active"
         self._last: Line | None = None
         self._is_on = True
         events.guard(self._heard)
         autograd_observers.listen(self._asked)
-        if self.complete:
+        if _TAKES_TURNS and self._traces and not self.unseen and not _TURN.acquire(timeout=_PATIENCE):
+            self.unseen = "another thread's call was looked at, which Python 3.12 does for one thread at a time"
+        if not self.unseen:
             self._tokens = [_token(each.read) for each in self._suspects]
             if self._traces:
                 # Python 3.12 traces instructions only from the first `settrace` after a frame asked for them.
@@ -68,7 +78,7 @@ class CallWatch:
 
     def __exit__(self, *_: object) -> None:
         self._stop()
-        if self.complete:
+        if not self.unseen:
             self._look(None)
         self.end()
         for name, before, after in zip(_GENERATORS, self._states, _random_states(), strict=True):
@@ -76,7 +86,7 @@ class CallWatch:
                 self.reasons.append(f"it draws random numbers of {name}")
 
     def _stop(self) -> None:
-        if self.complete:
+        if not self.unseen:
             _install(sys.setprofile, None)
             if self._traces:
                 _install(sys.settrace, None)
@@ -86,6 +96,8 @@ class CallWatch:
         if not self._is_on:
             return
         self._stop()
+        while self._traces and _TURN._recursion_count():  # type: ignore[attr-defined]
+            _TURN.release()
         # From Python 3.14 on the profile function is called when the lock's `__enter__` returns, and an interrupt
         # there leaves the lock taken.
         while LOCK._recursion_count() > self._held:  # type: ignore[attr-defined]

@@ -99,8 +99,8 @@ def record(
 
 def _note_effects(facts: Facts, reached: Reached, watch: CallWatch, known: Reads | None) -> None:
     """Take note of the changes that the call made, and of reads and calls that earlier calls did not make."""
-    if not watch.complete:
-        facts.reasons.append("a profiler or debugger was active")
+    if watch.unseen:
+        facts.reasons.append(watch.unseen)
     facts.differences = reached.differences()
     facts.reasons += [_described(each, watch) for each in facts.differences]
     if known is not None:
