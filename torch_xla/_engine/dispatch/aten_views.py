@@ -5,6 +5,12 @@ import torch
 from ..compat.abi.device_guard import take_meta_kernels
 from ..compat.names import torch as private
 from ..compat.names.torch import redispatch_of
+from ..compat.names.torch_dispatch_keys import (
+    DispatchKeySet,
+    register_above_autograd,
+    stands_for_another,
+    with_meta,
+)
 from ..ir.view.geometry import Geometry
 from ..tensor.device import LOCK
 from ..tensor.storage import META_KEYS, point_at, replaced, shows_all, value_of, wrap
@@ -39,7 +45,7 @@ def register_views() -> torch.library.Library:
     """Let C++ make the views of `NAMES` where it can, and look at what `torch.as_strided` is asked for."""
     take_meta_kernels(map(resolve, NAMES))
     library = private.raw_library("aten")
-    private.register_above_autograd(library, "as_strided", as_strided)
+    register_above_autograd(library, "as_strided", as_strided)
     return library
 
 
@@ -48,7 +54,7 @@ _as_strided = redispatch_of(torch.ops.aten.as_strided.default)
 
 
 def as_strided(
-    keys: private.DispatchKeySet,
+    keys: DispatchKeySet,
     self: torch.Tensor,
     size: list[int],
     stride: list[int],
@@ -58,10 +64,10 @@ def as_strided(
 
     `transpose` and its like come below autograd, and never leave the storage. Fake and wrapping tensors have none.
     """
-    if not private.stands_for_another(self, keys):
+    if not stands_for_another(self, keys):
         _refuse_geometry(self, size, stride, storage_offset)
-    result: torch.Tensor = _as_strided(private.with_meta(keys), self, size, stride, storage_offset)
-    if not private.stands_for_another(result, keys):
+    result: torch.Tensor = _as_strided(with_meta(keys), self, size, stride, storage_offset)
+    if not stands_for_another(result, keys):
         check_bounds(result)
     return result
 

@@ -10,6 +10,7 @@ import functools
 import torch
 
 from ..compat.names import torch as private
+from ..compat.names import torch_dispatch_keys
 from ..compat.names.torch import redispatch_of
 
 _view_as = redispatch_of(torch.ops.aten.view.dtype)
@@ -79,7 +80,7 @@ def tensor_on_ordinal(index: int, size: tuple[int, ...], dtype: torch.dtype) -> 
     if found is not None:
         address, is_plain = found
         tensor = private.from_dlpack(_new_capsule(address, b"dltensor", None))
-        return tensor if is_plain else _view_as(private.META_KEYS, tensor, dtype)
+        return tensor if is_plain else _view_as(torch_dispatch_keys.META_KEYS, tensor, dtype)
     # DLPack has float8 types since lately; as bytes they pass every version.
     carrier = torch.uint8 if dtype.itemsize == 1 and dtype.is_floating_point else dtype
     managed, shape = _description(), (ctypes.c_int64 * max(len(size), 1))(*size)
@@ -90,4 +91,4 @@ def tensor_on_ordinal(index: int, size: tuple[int, ...], dtype: torch.dtype) -> 
         _kept[index, tuple(size), dtype] = address, carrier is dtype
     else:
         _unused.append(managed)
-    return tensor if carrier is dtype else _view_as(private.META_KEYS, tensor, dtype)
+    return tensor if carrier is dtype else _view_as(torch_dispatch_keys.META_KEYS, tensor, dtype)

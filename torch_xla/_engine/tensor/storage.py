@@ -14,6 +14,7 @@ import torch
 from ..atomic import run_through, stores
 from ..caching.interning import look_through, note_new
 from ..compat.names import torch as private
+from ..compat.names import torch_dispatch_keys
 from ..compat.names.torch import address_of, redispatch_of
 from ..ir.call_plan import Plan
 from ..ir.sharding import Sharding
@@ -28,7 +29,7 @@ from .views import View, new_read_plan, new_write_plan, read_plans, view_of, wri
 
 as_strided = redispatch_of(torch.ops.aten.as_strided.default)
 _set = redispatch_of(torch.ops.aten.set_.source_Storage_storage_offset)
-META_KEYS = private.META_KEYS
+META_KEYS = torch_dispatch_keys.META_KEYS
 
 
 def value_of(tensor: torch.Tensor) -> Value:

@@ -13,9 +13,12 @@ PyTorch's unless that worked, and unless its own entries are the kernels that Py
 
 import ctypes
 from collections.abc import Iterable
-from typing import Any
 
 import torch
+
+from ..names.torch import OpOverload
+
+Words = ctypes.Array[ctypes.c_uint64]
 
 # An entry begins with the object of a kernel, the function that calls it with a stack of values, and two that are
 # called with plain arguments: one with numbers, one with symbols. The last word belongs to the entry itself.
@@ -27,7 +30,7 @@ _SPACE = "torch_xla_layout"
 _count = 0
 
 
-def take_meta_kernels(overloads: Iterable[Any]) -> bool:
+def take_meta_kernels(overloads: Iterable[OpOverload]) -> bool:
     """Let the C++ kernels for Meta serve PrivateUse1 too; return False if this PyTorch keeps its kernels elsewhere.
 
     Each of the `overloads` has a kernel of Python's for PrivateUse1, which calls that for Meta. It stays registered,
@@ -49,29 +52,30 @@ def take_meta_kernels(overloads: Iterable[Any]) -> bool:
     return True
 
 
-def _copy(table: Any, ours: int, theirs: int) -> None:
+def _copy(table: Words, ours: int, theirs: int) -> None:
     kernel = table[theirs : theirs + _COPIED]
     _holders(kernel[0]).value += 1  # the entry is one
-    table[ours : ours + _COPIED] = kernel
+    for nth, word in enumerate(kernel):
+        table[ours + nth] = word
 
 
-def _holders(kernel: int) -> Any:
+def _holders(kernel: int) -> ctypes.c_uint32:
     """Return how many hold the object of a kernel, which comes behind the word for its class."""
     return ctypes.c_uint32.from_address(kernel + ctypes.sizeof(ctypes.c_void_p))
 
 
-def _words(thing: object, count: int) -> Any:
+def _words(thing: object, count: int) -> Words:
     """Return the first words of an object of C++ that PyTorch has bound: one in Python begins with its address."""
     place = ctypes.c_uint64.from_address(id(thing) + object.__basicsize__).value
     return (ctypes.c_uint64 * count).from_address(place)
 
 
-def _words_of(handle: object) -> Any:
+def _words_of(handle: object) -> Words:
     """Return the first words of an operator, whose address is all that a handle has first."""
     return (ctypes.c_uint64 * _READ).from_address(_words(handle, 1)[0])
 
 
-def _is_as_said(name: str, table: Any, theirs: int) -> bool:
+def _is_as_said(name: str, table: Words, theirs: int) -> bool:
     """Return whether PyTorch says that the kernel for Meta of an operator is this entry, and counts who holds it."""
     kernel = table[theirs : theirs + _COPIED]
     if not all(kernel[:2]):
@@ -81,7 +85,7 @@ def _is_as_said(name: str, table: Any, theirs: int) -> bool:
     return _words(said, _COPIED)[:] == kernel and _holders(kernel[0]).value == before + 1
 
 
-def _made(library: torch.library.Library) -> Any:
+def _made(library: torch.library.Library) -> OpOverload:
     """Return a new operator with one tensor and one result."""
     global _count
     _count += 1  # PyTorch keeps names

@@ -48,11 +48,6 @@ backend_name = torch._C._get_privateuse1_backend_name
 privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
 ProfilerState = torch._C._profiler.ProfilerState
 
-# Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
-DispatchKeySet = torch._C.DispatchKeySet
-META_KEYS = DispatchKeySet(torch._C.DispatchKey.Meta)
-PRIVATEUSE1_KEYS = DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
-
 # The dispatcher's facts about an operator, without building its Python objects.
 all_operator_names = torch._C._dispatch_get_all_op_names
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -245,23 +240,6 @@ def register_kernel(library: torch.library.Library, name: str, kernel: object) -
     """Register `kernel` for PrivateUse1, without the checks of `Library.impl`, which take three times as long."""
     assert library.m is not None
     library.m.impl(name, "PrivateUse1", kernel)
-
-
-def register_above_autograd(library: torch.library.Library, name: str, kernel: object) -> None:
-    """Register `kernel`, whose first argument is the call's dispatch keys, in place of autograd's for our device."""
-    assert library.m is not None
-    library.m.impl(name, "AutogradPrivateUse1", kernel, True)
-
-
-def stands_for_another(tensor: torch.Tensor, keys: DispatchKeySet) -> bool:
-    """Return whether a tensor in a call with these `keys` is a fake one, or wraps another one."""
-    is_of_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return is_of_subclass or transforms_are_active() or keys.has(torch._C.DispatchKey.Functionalize)
-
-
-def with_meta(keys: DispatchKeySet) -> DispatchKeySet:
-    """Return the keys of a call with Meta: PyTorch's own kernels serve it, and its Python does not begin it anew."""
-    return (keys | META_KEYS).remove(torch._C.DispatchKey.PythonDispatcher)
 
 
 def unregister(library: torch.library.Library) -> None:

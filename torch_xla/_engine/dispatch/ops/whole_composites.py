@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...compat import patch_list
 from ...compat.names import torch as private
+from ...compat.names import torch_dispatch_keys
 from ..recording_kernel import recorder
 
 _linear = recorder("aten::linear")
@@ -88,7 +89,7 @@ def rms_norm(
         if size and input.shape[-len(size) :] == size and (weight is None or weight.shape == size):
             composed: tuple[Tensor, Tensor] = _fused_rms_norm.decompose(input, normalized_shape, weight, eps)
             return composed[0]
-    result: Tensor = _rms_norm(private.PRIVATEUSE1_KEYS, input, normalized_shape, weight, eps)
+    result: Tensor = _rms_norm(torch_dispatch_keys.PRIVATEUSE1_KEYS, input, normalized_shape, weight, eps)
     return result
 
 
