@@ -23,6 +23,7 @@ from torch_xla._engine.compile.disk import cache_folder
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
 from torch_xla._engine.processes import spmd_mode
+from torch_xla._engine.tensor.device import existing_devices
 from torch_xla.experimental import eager_mode, is_eager_mode
 
 # The platform is the choice of the person who runs the tests; XLA_FLAGS counts only before the first device exists.
@@ -181,6 +182,13 @@ def collecting() -> Iterator[None]:
     left_off = not gc.isenabled()
     gc.enable()
     assert not left_off, "the test leaves the collection of garbage off"
+
+
+@pytest.fixture(autouse=True)
+def fresh_step() -> None:
+    """A read runs its part alone, whatever the reads of an earlier test have left undone (`step/partition.py`)."""
+    for device in existing_devices():
+        device.tape.rest = 0
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ several processes evaluate together is evaluated whole: nothing local may decide
 
 **By value.** A read runs the operations that its value needs. Other values computed on the way are kept if they are
 held; the remaining operations go to a fresh tape. A read that would add to what an earlier read has left runs all, and
-so does each later read until the step ends: a loop that never ends its step has one program for all its rounds.
+so does each later read until a step ends that has something to run: a loop that never ends its step has one program for
+all its rounds.
 """
 
 import threading
