@@ -273,13 +273,3 @@ def test_matrices_of_truth_values_are_multiplied_where_the_cpu_does(name: str) -
             return str(refusal)
 
     assert outcome("xla") == outcome("cpu")
-
-
-@pytest.mark.parametrize("name", ["_chunk_cat", "_chunk_cat.out"])
-def test_what_would_end_the_process_on_the_cpu_is_refused(name: str) -> None:
-    """PyTorch's kernel reads the sizes of tensors that have no dimensions."""
-    numbers = [torch.ones((), device="xla"), torch.ones((), device="xla")]
-    out = {"out": torch.empty(0, device="xla")} if name.endswith("out") else {}
-    with pytest.raises(RuntimeError, match="takes tensors of at least one dimension"):
-        torch._chunk_cat(numbers, 0, 2, **out)
-    assert torch._chunk_cat([each[None] for each in numbers], 0, 1).tolist() == [[1.0, 1.0]]

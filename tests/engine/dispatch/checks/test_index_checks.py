@@ -1,7 +1,6 @@
 """Indices: on the device, on the host, known and unknown."""
 
 import warnings
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -161,42 +160,3 @@ def test_one_number_is_not_written_through_a_mask_of_bytes() -> None:
         with pytest.raises(RuntimeError, match="masked_fill_ only supports boolean masks"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.ones(3, device=device)[torch.ones(3, dtype=torch.uint8, device=device)] = 2.0
-
-
-def refusal_of(call: Callable[[str], object], device: str) -> tuple[type, str]:
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        call(device)
-    return caught.type, str(caught.value)
-
-
-NOTHING_CHOSEN: dict[str, Callable[[str], object]] = {
-    "no rows": lambda d: n(3, 2, d=d).index_put_((n(0, d=d).long(),), n(4, d=d)),
-    "no rows, out of place": lambda d: n(3, 2, d=d).index_put((n(0, d=d).long(),), n(3, 2, d=d), accumulate=True),
-    "rows of nothing": lambda d: n(3, 0, d=d).__setitem__(n(2, d=d).long(), n(5, d=d)),
-    "more dimensions": lambda d: n(3, 2, d=d).__setitem__(n(0, d=d).long(), n(3, 1, 2, d=d)),
-}
-
-
-@pytest.mark.parametrize("call", NOTHING_CHOSEN.values(), ids=list(NOTHING_CHOSEN))
-def test_values_for_no_places_must_fit_as_on_the_cpu(call: Callable[[str], object]) -> None:
-    assert refusal_of(call, "xla") == refusal_of(call, "cpu")
-
-
-def test_values_that_fit_no_places_are_taken() -> None:
-    check_same(lambda d: n(3, 2, d=d).index_put_((n(0, d=d).long(),), n(0, 2, d=d)))
-    check_same(lambda d: n(3, 0, d=d).index_put_((n(2, d=d).long(),), n(2, 1, d=d)))
-
-
-def test_a_tensor_without_dimensions_has_one_place() -> None:
-    def fill(d: str) -> object:
-        return torch.tensor(5.0, device=d).index_fill(0, torch.tensor([2]).to(d), 1.0)
-
-    assert refusal_of(fill, "xla") == refusal_of(fill, "cpu")
-    check_same(lambda d: torch.tensor(5.0, device=d).index_fill(0, torch.tensor([0]).to(d), 1.0))
-
-
-def test_put_takes_a_source_of_the_dtype_of_its_tensor() -> None:
-    def put(d: str) -> object:
-        return n(3, d=d).put(torch.tensor([0, 1], device=d), torch.tensor(1, device=d))
-
-    assert refusal_of(put, "xla") == refusal_of(put, "cpu")

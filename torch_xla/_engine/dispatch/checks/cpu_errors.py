@@ -76,9 +76,6 @@ _TOO_LARGE = 1 << 30
 # The CPU writes to memory by their values before it has looked at all of them: it is not asked.
 _WRITE_BY_VALUES = frozenset(("aten::repeat_interleave.Tensor",))
 
-# The CPU reads the sizes of tensors without dimensions all the same, which ends the process: it is not asked.
-_OF_DIMENSIONS = frozenset(("aten::_chunk_cat", "aten::_chunk_cat.out"))
-
 
 def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     """Yield the tensors a call writes to."""
@@ -198,8 +195,6 @@ def refusal_of_the_cpu(
     """
     if operator.name in _WRITE_BY_VALUES:
         return None
-    if operator.name in _OF_DIMENSIONS and not all(tensor.dim() for tensor in args[0]):
-        return RuntimeError(f"{operator.name} takes tensors of at least one dimension, and was given one of none.")
     drawn = torch.default_generator.get_state()  # an operator that draws must not move the host's random numbers on
     try:
         twins = _Twins(instead or {}, _few(args, kwargs) if small else {})

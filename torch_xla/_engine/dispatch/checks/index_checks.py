@@ -51,10 +51,7 @@ def by_dimension(name: str) -> Callable[..., object]:
             if fills and index.device.type == "cpu" and tensor.device.type == "xla":  # it is `tensor[index] = value`
                 index = index.to(device_for(tensor.device).torch_device)
                 args = (tensor, dim, index, *args[3:])
-            # A tensor without dimensions has one place.
-            count = max(tensor.dim(), 1)
-            size = tensor.shape[dim] if tensor.dim() and -count <= dim < count else 1
-            if -count <= dim < count and _is_outside(index, size, from_end):
+            if -tensor.dim() <= dim < tensor.dim() and _is_outside(index, tensor.shape[dim], from_end):
                 cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
         return record(*args, **kwargs)
 
@@ -66,8 +63,7 @@ def flat(name: str) -> Callable[..., Any]:
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, index: Tensor, *args: object, **kwargs: object) -> Any:
-        is_mixed = bool(args) and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype
-        if is_mixed or _is_outside(index, self.numel()):
+        if _is_outside(index, self.numel()):
             cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, index, *args), kwargs)
         return record(self, index, *args, **kwargs)
 
@@ -87,8 +83,6 @@ def by_tensors(name: str) -> Callable[..., Any]:
             indices = _resolved(self, indices)
         if args and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype:
             cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
-        elif args and _shows_nothing(self, indices):  # values for nothing must have sizes that fit, too
-            cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
         dim = 0
         for index in indices:
             if index is not None and dim < self.dim() and (not self.shape[dim] or _is_outside(index, self.shape[dim])):
@@ -104,13 +98,6 @@ def by_tensors(name: str) -> Callable[..., Any]:
         return record(self, indices, *args, **kwargs)
 
     return kernel
-
-
-def _shows_nothing(tensor: Tensor, indices: Sequence[Tensor | None]) -> bool:
-    """Return whether indices choose no element; how many a mask chooses is not known."""
-    if any(index is not None and _is_mask(index) for index in indices):
-        return False
-    return not tensor.numel() or any(index is not None and not index.numel() for index in indices)
 
 
 def _misses(dims: int, mask: Tensor, values: Sequence[object]) -> bool:

@@ -115,7 +115,6 @@ def scaled_mm_out(
 
 
 KERNELS: dict[str, Callable[..., object]] = {
-    "_chunk_cat.out": out_variant("aten::_chunk_cat.out"),  # PyTorch's own reads sizes that are not there
     "rrelu_with_noise.out": _copied_out(rrelu_with_noise),
     "range.out": _fill_range,
     "range.out_": range_out,
