@@ -102,11 +102,6 @@ ZEROS: dict[str, Function] = {
     "sum of equal values": lambda x: x.expand(5, 2).sum(0),
     "cumsum": lambda x: x.cumsum(0),
     "cumsum of one": lambda x: x[:, None].cumsum(1),
-    "cumsum of a computed number": lambda x: (torch.ones_like(x) * -0.0).cumsum(0),
-    "-0.0 - a computed number": lambda x: -0.0 - torch.full_like(x, -0.0) * 1,
-    "one number put into negative zeros": lambda x: torch.full_like(x, -0.0).index_put(
-        (torch.zeros_like(x[:1], dtype=torch.int64),), x[:1] * 1, accumulate=True
-    ),
     "average of windows of one": lambda x: torch.nn.functional.avg_pool1d(x[None, None], 1),
     "one number added to zeros": lambda x: torch.zeros_like(x).index_add(
         0, torch.zeros_like(x[:1], dtype=torch.int64), x[:1]

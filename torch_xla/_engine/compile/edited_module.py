@@ -101,11 +101,6 @@ class EditedModule:
         """Return, for each operation that computes `value`, the one number that all elements are, or `None`."""
         return [_splat(source) for source in self.sources(value)]
 
-    def computed_numbers(self, value: ir.Value) -> list[float | None]:
-        """Return what `constants` does of a float, also where a few operations compute it of constants."""
-        found = [_complex_parts(self, source, 1) for source in self.sources(value)]
-        return [parts[0] if parts else None for parts in found]
-
     def complex_number(self, value: ir.Value, depth: int = 0) -> tuple[float, ...]:
         """Return the parts of the one number that all elements of `value` are; nothing if it is not known.
 

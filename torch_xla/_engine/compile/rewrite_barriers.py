@@ -151,14 +151,12 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
             _without_sign(operation, [part == 0 and np.signbit(part) != is_sum for part in number])
         return
     for place in (0, 1) if is_sum else (1,):
-        numbers = module.computed_numbers(operation.operands[place])
+        numbers = module.constants(operation.operands[place])
         is_dropped = [number == 0 and np.signbit(number) != is_sum for number in numbers]
         if any(is_dropped) and not all(is_dropped):
             module.keep(operation, place)
         elif any(is_dropped):
             kept = operation.operands[1 - place]
-            if all(number is not None and not _is_minus_zero(number) for number in module.computed_numbers(kept)):
-                return
             with operation.location, ir.InsertionPoint(operation):
                 operation.results[0].replace_all_uses_with(_unsigned_zeros(kept).result)
             return
@@ -171,10 +169,6 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
         ]
         if factors[0] & factors[1]:
             module.keep(operation, 0)
-
-
-def _is_minus_zero(number: float) -> bool:
-    return number == 0 and bool(np.signbit(number))
 
 
 def _unsigned_zeros(value: ir.Value) -> ir.OpView:
@@ -247,8 +241,9 @@ def _dot(module: EditedModule, operation: ir.Operation) -> None:
 
 
 def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
-    """Keep sums over windows from becoming the element, or a product with one number: each sum starts with 0."""
-    if _bodies(operation) == ["stablehlo.add", "stablehlo.return"]:
+    """Keep the sums over windows of one element from becoming the element: each sum starts with 0."""
+    sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
+    if _bodies(operation) == ["stablehlo.add", "stablehlo.return"] and all(size == 1 for size in sizes):
         _without_sign(operation)
 
 
@@ -267,8 +262,7 @@ def _is_zero(module: EditedModule, value: ir.Value) -> bool:
     if not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.convert":
         return _is_zero(module, value.owner.operands[0])
     if is_float(value.type):
-        number = module.constant(value)
-        return number == 0 and not _is_minus_zero(number)  # -0 and a number is that number
+        return bool(module.constant(value) == 0)
     return any("dense<(0.000000e+00,0.000000e+00)>" in str(source) for source in module.sources(value))
 
 
