@@ -1,9 +1,12 @@
 """A module that is being changed knows the numbers that it computes with, and where it does not know them."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+from torch_xla._engine.compile import edited_module
 from torch_xla._engine.compile.edited_module import EditedModule
 
 
@@ -54,6 +57,26 @@ def test_a_long_sum_of_constants_is_not_followed_to_its_end() -> None:
         jax.jit(function).lower(jnp.ones(4, jnp.complex64)).compiler_ir("stablehlo"), {"stablehlo.multiply": "multiply"}
     )
     assert [module.complex_number(operation.operands[1]) for _, operation in found] == [()]
+
+
+def test_a_search_ends_at_the_first_number_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    @jax.jit
+    def inner(x: jax.Array, y: jax.Array) -> jax.Array:
+        for _ in range(6):
+            y = y + y
+        return x * y
+
+    asked, parts = [], edited_module._complex_parts
+
+    def counted(module: EditedModule, source: Any, depth: int) -> tuple[float, ...]:
+        asked.append(source)
+        return parts(module, source, depth)
+
+    monkeypatch.setattr(edited_module, "_complex_parts", counted)
+    lowered = jax.jit(lambda x: [inner(x, x[n] * x[n + 1]) for n in range(40)]).lower(jnp.ones(41, jnp.complex64))
+    module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.multiply": "multiply"})
+    assert not any(module.complex_number(operation.operands[1]) for _, operation in found)
+    assert len(asked) <= 8 * len(found)  # 7,783 if each sum looked at both operands, in each call
 
 
 @pytest.mark.parametrize("steps", [("float16", "float32", "complex64"), ("float32", "complex64", "complex128")])

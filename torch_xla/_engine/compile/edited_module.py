@@ -4,6 +4,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import jax
@@ -106,8 +107,13 @@ class EditedModule:
 
         A few operations may compute it of constants.
         """
-        found = [_complex_parts(self, source, depth + 1) for source in self.sources(value)] if depth < 8 else []
-        return found[0] if len({repr(each) for each in found}) == 1 else ()  # 0 and -0 are equal, but no one number
+        number: tuple[float, ...] = ()
+        for source in self.sources(value) if depth < 8 else ():  # the first that is not known ends a long search
+            parts = _complex_parts(self, source, depth + 1)
+            if not parts or (number and repr(parts) != repr(number)):  # 0 and -0 are equal, but no one number
+                return ()
+            number = parts
+        return number
 
     def is_uniform(self, value: ir.Value) -> bool:
         """Return whether all elements of `value` are one number, known or not."""
@@ -153,8 +159,10 @@ def _complex_parts(module: EditedModule, source: ir.Operation, depth: int) -> tu
     compute = _ARITHMETIC.get(name)
     if compute is None or not is_inexact(source.results[0].type):
         return ()
-    operands = [module.complex_number(each, depth) for each in source.operands]
-    return compute(*operands)[: 1 if is_float(source.results[0].type) else 2] if all(operands) else ()
+    operands = list(takewhile(bool, (module.complex_number(each, depth) for each in source.operands)))
+    if len(operands) < len(source.operands):
+        return ()
+    return compute(*operands)[: 1 if is_float(source.results[0].type) else 2]
 
 
 def _parts(number: complex) -> tuple[float, float]:
