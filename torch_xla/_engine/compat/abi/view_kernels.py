@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import torch
 
 from ..names.torch import OpOverload
+from ..names.torch_dispatch_keys import PRIVATEUSE1_KEYS
 
 Words = ctypes.Array[ctypes.c_uint64]
 
@@ -129,11 +130,11 @@ def _is_rehearsed(ours: int, theirs: int, of_python: int) -> bool:
         table = _words_of(made._handle)
         if table[ours + 1] != of_python or not _is_as_said(made.name(), table, theirs):
             return False
-        keys, tensor = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1), torch.empty(0)
-        if made.redispatch(keys, tensor) is tensor:
+        tensor = torch.empty(0)
+        if made.redispatch(PRIVATEUSE1_KEYS, tensor) is tensor:
             return False
         _copy(table, ours, theirs)
-        return made.redispatch(keys, tensor) is tensor
+        return made.redispatch(PRIVATEUSE1_KEYS, tensor) is tensor
     finally:
         library._destroy()
 
