@@ -7,8 +7,6 @@ the tape's code. `Step` is one run: a program, its inputs and outputs, and the s
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..compile.program import Program
@@ -133,40 +131,12 @@ def tape_after(schedule: Schedule | None, device: Device) -> Tape:
 
 # The stores that end a tape: two that give the device another one, and three that empty the old one. A value may
 # outlive its tape, and must not keep all other values alive through it.
-_ENDED = "tape", "ended", "values", "code", "reads"
+ENDED = "tape", "ended", "values", "code", "reads"
 
 
 def end_of(tape: Tape, following: Tape, device: Device) -> Iterator[object]:
     """Replace a tape that was evaluated by another one, when it is run through."""
-    return map(setattr, (device, tape, tape, tape, tape), _ENDED, (following, True, [], [], {}))
-
-
-_tape: Callable[[Device], Tape] = attrgetter("tape")
-
-
-def around(
-    tape: Tape, length: int, following: Tape, device: Device
-) -> tuple[Iterator[Any], Iterator[Any], Iterator[Any], list[Tape]]:
-    """Return what ends a tape before its run, what does so after it, what takes back the former, and a list.
-
-    A program may call a function on the host, and what that records belongs to the next step. It is recorded on the
-    `following` tape. If this has operations already, which may need results of the program, or if the run fails, it is
-    recorded on another tape, and the list then has that one.
-    """
-    during = tape_after(None, device) if following.code else following
-    begun, meanwhile, names = list[Device](), list[Tape](), repeat("tape")
-    # The stores of `end_of`, and of other values, without calls: each sync does this.
-    ends = map(setattr, (device, tape, tape, tape, tape), _ENDED, (during, True, [], [], {}))
-    before = chain(unchanged(tape, length), map(begun.append, (device,)), islice(ends, 2))
-    undo = chain(
-        map(meanwhile.append, map(_tape, begun)),
-        map(setattr, begun, names, repeat(tape)),
-        map(setattr, map(_tape, begun), repeat("ended"), repeat(False)),
-    )
-    if during is not following:
-        after = map(meanwhile.append, map(_tape, begun)), map(setattr, begun, names, repeat(following))
-        return before, chain(ends, *after), undo, meanwhile
-    return before, ends, undo, meanwhile
+    return map(setattr, (device, tape, tape, tape, tape), ENDED, (following, True, [], [], {}))
 
 
 class Changed(Exception):

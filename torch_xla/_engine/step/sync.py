@@ -7,7 +7,8 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from .partition import bring_forward, front_of, this_thread
 from .partition import others as other_threads
 from .residual_ops import carry_over, record_behind
 from .schedule import find, is_common
-from .step import Changed, Schedule, Seen, Step, around, tape_after
+from .step import ENDED, Changed, Schedule, Seen, Step, tape_after, unchanged
 from .unlocked_compile import (
     FIRST,
     HOLDING,
@@ -53,6 +54,8 @@ _tracing = metrics.metric("LazyTracing")
 _OLDEST = 2
 _collected = metrics.counter("CollectedYoungGarbage"), metrics.counter("CollectedGarbage")
 _graph_size = metrics.metric("TensorsGraphSize", metrics.Unit.SCALAR)
+
+_tape: Callable[[Device], Tape] = attrgetter("tape")
 
 # A tape with more values than this is searched for values that are not needed any more.
 TAPE_LIMIT = 100_000
@@ -237,16 +240,7 @@ def _run(
             _refuse_early_start(program, numbers, schedule, seen, request, attempt)
     if isinstance(device.last_schedule, Schedule):
         device.last_schedule.followed_by = schedule
-    fresh = tape_after(schedule, device)
-    carried: tuple[Iterable[Any], int] = (), 0  # stores, and the values recorded again that are not held
-    if schedule.kept or seen.behind or tape.scopes:
-        carried = carry_over(schedule, tape, fresh, seen, device)
-    before, ends, undo, meanwhile = around(tape, seen.length, fresh, device)
-    ends = chain(carried[0], ends)
-    if schedule.liveness is not None:
-        ends = chain(ends, schedule.liveness.learned(schedule.live, values))
-    if schedule.cuts:
-        ends = chain(map(set_tape, map(values.__getitem__, schedule.cuts), repeat(None)), ends)
+    before, ends, undo, meanwhile, recorded_again = _around(device, tape, schedule, seen)
     inspected: Callable[[], object] = tuple  # does nothing
     try:
         if program is None:
@@ -283,9 +277,43 @@ def _run(
     finally:
         for recorded in meanwhile:
             record_behind(device.tape, recorded, device)
-    live_counters.values.value += schedule.made + carried[1]
+    live_counters.values.value += schedule.made + recorded_again
     device.last_schedule = schedule
     return inspected
+
+
+def _around(
+    device: Device, tape: Tape, schedule: Schedule, seen: Seen
+) -> tuple[Iterable[Any], Iterable[Any], Iterable[object], list[Tape], int]:
+    """Return the stores before a run of the schedule, those after it, what takes back the former, a list and a number.
+
+    A program may call a function on the host, and what that records belongs to the next step. It is recorded on the
+    tape that follows. If this has operations already, which may need results of the program, or if the run fails, it is
+    recorded on another tape, and the list then has that one. The number is that of the values that are recorded again
+    although they are not held.
+    """
+    following = tape_after(schedule, device)
+    moved: tuple[Iterable[object], int] = (), 0
+    if schedule.kept or seen.behind or tape.scopes:
+        moved = carry_over(schedule, tape, following, seen, device)
+    during = tape_after(None, device) if following.code else following
+    begun, meanwhile, names = list[Device](), list[Tape](), repeat("tape")
+    # The stores of `end_of` without its call: each sync does this.
+    ends = map(setattr, (device, tape, tape, tape, tape), ENDED, (during, True, [], [], {}))
+    before = chain(unchanged(tape, seen.length), map(begun.append, (device,)), islice(ends, 2))
+    undo = chain(
+        map(meanwhile.append, map(_tape, begun)),
+        map(setattr, begun, names, repeat(tape)),
+        map(setattr, map(_tape, begun), repeat("ended"), repeat(False)),
+    )
+    after = chain(moved[0], ends)
+    if during is not following:
+        after = chain(after, map(meanwhile.append, map(_tape, begun)), map(setattr, begun, names, repeat(following)))
+    if schedule.liveness is not None:
+        after = chain(after, schedule.liveness.learned(schedule.live, seen.values))
+    if schedule.cuts:
+        after = chain(map(set_tape, map(seen.values.__getitem__, schedule.cuts), repeat(None)), after)
+    return before, after, undo, meanwhile, moved[1]
 
 
 def _refuse_early_start(
