@@ -51,7 +51,7 @@ def test_others_come_in_by_the_doors_of_a_room(room: Path) -> None:
 
 # Rooms that others use module by module. Each number is today's: lower it with the doors, and never raise it.
 WITH_MANY_DOORS = {
-    "compat": 9,
+    "compat": 8,
     "ir": 14,
     "metrics": 8,
     "processes": 5,

@@ -4,9 +4,9 @@
 of every patch, with its reason, is `patch_list.py`; that of changes which replace no attribute is
 `replaced_internals.py`. `import_hooks.py` changes modules of other libraries when they are imported.
 
-Doors: abi.class_calls, abi.device_guard, import_hooks, names.jax, names.jax_callbacks, names.jax_clusters,
-names.jax_coordination, names.jax_flash_attention, names.jax_source_lines, names.jax_starters, names.pure_namespaces,
-names.torch, names.torch_caches, names.torch_checkpoint, names.torch_dispatch_keys, names.torch_distributed,
-names.torch_dynamo, names.torch_dynamo_guards, names.torch_saved_graphs, names.torchscript, names.xprof, patch_list,
+Doors: abi, import_hooks, names.jax, names.jax_callbacks, names.jax_clusters, names.jax_coordination,
+names.jax_flash_attention, names.jax_source_lines, names.jax_starters, names.pure_namespaces, names.torch,
+names.torch_caches, names.torch_checkpoint, names.torch_dispatch_keys, names.torch_distributed, names.torch_dynamo,
+names.torch_dynamo_guards, names.torch_saved_graphs, names.torchscript, names.xprof, patch_list,
 patches.autograd_observers, patches.garbage_callback, patches.mlir_contexts, removed_names.
 """

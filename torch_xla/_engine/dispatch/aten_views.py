@@ -2,7 +2,7 @@
 
 import torch
 
-from ..compat.abi.device_guard import take_meta_kernels
+from ..compat.abi import take_meta_kernels
 from ..compat.names import torch as private
 from ..compat.names.torch import redispatch_of
 from ..compat.names.torch_dispatch_keys import (

@@ -14,7 +14,7 @@ import torch
 
 from ..atomic import lock
 from ..caching.interning import look_through, table_of_plans
-from ..compat.abi.device_guard import device_word
+from ..compat.abi import device_word
 from ..compat.names import torch as private
 from ..compat.names.torch import address_of
 from ..compat.patches import garbage_callback

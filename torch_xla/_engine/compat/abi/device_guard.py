@@ -22,9 +22,7 @@ from typing import Any
 
 import torch
 
-from .pinned_memory import answer_with_memory_of_the_host as answer_with_memory_of_the_host
 from .supported_release import libc10, refuse
-from .view_kernels import take_meta_kernels as take_meta_kernels
 
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 _CPU = 0

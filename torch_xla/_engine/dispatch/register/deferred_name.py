@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ... import config
-from ...compat.abi import device_guard
+from ...compat.abi import stand_for_unnamed
 from ...compat.names import torch as private
 from ...runtime import platform_selection
 from ...tensor import device as devices
@@ -43,7 +43,7 @@ def wait_for_first_use(then: Callable[[], object]) -> bool:
 
     Return false if this PyTorch does not allow it.
     """
-    if not device_guard.stand_for_unnamed():
+    if not stand_for_unnamed():
         return False
     devices.before_first_use.append(partial(_take, then))
     library = torch.library.Library("aten", "IMPL", "XLA")

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from ...compat.abi.device_guard import (
+from ...compat.abi import (
     answer_for_current_device,
     answer_for_device_count,
     answer_with_memory_of_the_host,
     confirm_layout,
     let_exceptions_pass,
-    register,
+    register_guard,
 )
 from ...compat.names import torch as private
 from ...processes import identity
@@ -75,7 +75,7 @@ def claim_device_name() -> None:
     hooks, guard = _Hooks(), _Guard()
     _keep.extend((hooks, guard))
     private.register_hooks(hooks)
-    register(private.register_device_guard, guard)
+    register_guard(private.register_device_guard, guard)
     confirm_layout()
     let_exceptions_pass()
     answer_for_current_device(devices.current)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...compat import patch_list
-from ...compat.abi.class_calls import answer_calls_of
+from ...compat.abi import answer_calls_of
 from ...compat.names import torch as private
 from ...tensor.torch_generator import generator_for
 from ..ops.activation_checkpointing import patch_checkpoints
