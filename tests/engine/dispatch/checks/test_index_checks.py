@@ -1,12 +1,13 @@
 """Indices: on the device, on the host, known and unknown."""
 
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 import torch_xla.debug.metrics as met
-from tests.support.twins import Program, cases, check_same, numbers
+from tests.support.twins import Program, cases, check_refused, check_same, numbers, outcome
 
 
 def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -160,3 +161,85 @@ def test_one_number_is_not_written_through_a_mask_of_bytes() -> None:
         with pytest.raises(RuntimeError, match="masked_fill_ only supports boolean masks"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.ones(3, device=device)[torch.ones(3, dtype=torch.uint8, device=device)] = 2.0
+
+
+def empty(d: str) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.int64, device=d)
+
+
+@cases(
+    {
+        "no rows": lambda d: n(3, 2, d=d).index_put_((empty(d),), n(4, d=d)),
+        "no rows, added": lambda d: n(3, 2, d=d).index_put((empty(d),), n(3, 2, d=d), accumulate=True),
+        "rows of nothing": lambda d: n(3, 0, d=d).__setitem__(torch.tensor([0, 1], device=d), n(5, d=d)),
+        "more dimensions": lambda d: n(3, 2, d=d).__setitem__(empty(d), n(3, 1, 2, d=d)),
+        "dimensions of one": lambda d: n(3, 2, d=d).index_put_((empty(d),), n(1, 1, 1, 2, d=d)),
+        "a known mask": lambda d: n(3, 2, d=d).__setitem__(torch.tensor([False] * 3, device=d), n(0, 3, d=d)),
+        "a mask on the host": lambda d: n(3, 2, d=d).__setitem__(torch.tensor([False] * 3), n(2, 2, d=d)),
+        "part of nothing": lambda d: n(3, 2, d=d).__setitem__((slice(0, 0), [0, 1]), n(3, d=d)),
+        "apart": lambda d: n(2, 3, 2, d=d).__setitem__((empty(d), slice(None), empty(d)), n(2, d=d)),
+        "unsafe": lambda d: torch.ops.aten._unsafe_index_put(n(3, 2, d=d), (empty(d),), n(4, d=d)),
+    }
+)
+def test_values_for_no_places_must_fit_as_on_the_cpu(program: Program) -> None:
+    check_refused(program)
+
+
+@cases(
+    {
+        "none": lambda d: n(3, 2, d=d).index_put_((empty(d),), n(0, 2, d=d)),
+        "a row": lambda d: n(3, 2, d=d).index_put_((empty(d),), n(1, 2, d=d)),
+        "numbers": lambda d: n(3, 2, d=d).index_put_((empty(d),), n(1, 1, d=d)),
+        "of nothing": lambda d: n(3, 0, d=d).index_put_((torch.tensor([0, 1], device=d),), n(2, 1, d=d)),
+        "one through a mask": lambda d: n(3, 2, d=d).index_put_(
+            (torch.tensor([False] * 3, device=d),), n(1, 1, 1, d=d)
+        ),
+        "apart": lambda d: torch.ops.aten.index_put(n(2, 3, 2, d=d), (empty(d), None, empty(d)), n(3, d=d)),
+        "through a mask": lambda d: n(3, 2, d=d).index_put_((torch.tensor([False] * 3, device=d),), n(0, 2, d=d)),
+    }
+)
+def test_values_that_fit_no_places_are_taken(program: Program) -> None:
+    check_same(program)
+
+
+def of_one_place(index_dims: int, number: int) -> Iterator[tuple[str, Program]]:
+    """Calls of operators that take an index, of a tensor without dimensions."""
+
+    def one(d: str) -> torch.Tensor:
+        return torch.tensor(5.0, device=d)
+
+    def index(d: str) -> torch.Tensor:
+        return torch.tensor([number] if index_dims else number, device=d)
+
+    def source(d: str) -> torch.Tensor:
+        return torch.tensor([9.0] if index_dims else 9.0, device=d)
+
+    yield "index_fill", lambda d: one(d).index_fill(0, index(d), 1.0)
+    yield "index_fill_", lambda d: one(d).index_fill_(-1, index(d), 1.0)
+    yield "index_select", lambda d: one(d).index_select(0, index(d))
+    yield "index_add", lambda d: one(d).index_add(0, index(d), source(d))
+    yield "index_copy_", lambda d: one(d).index_copy_(0, index(d), source(d))
+    yield "index_reduce", lambda d: one(d).index_reduce(0, index(d), source(d), "amax")
+    yield "gather", lambda d: one(d).gather(-1, index(d))
+    yield "scatter", lambda d: one(d).scatter(0, index(d), source(d))
+    yield "scatter a number", lambda d: one(d).scatter(0, index(d), 3.0)
+    yield "scatter_add_", lambda d: one(d).scatter_add_(0, index(d), source(d))
+    yield "scatter_reduce", lambda d: one(d).scatter_reduce(0, index(d), source(d), "sum")
+
+
+@pytest.mark.parametrize("index_dims", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, -1, -2])
+def test_a_tensor_without_dimensions_has_one_place(index_dims: int, number: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # index_reduce is in beta
+        for name, program in of_one_place(index_dims, number):
+            wanted, given = outcome(program, "cpu"), outcome(program, "xla")
+            assert (type(given), str(given)) == (type(wanted), str(wanted)), name
+            if wanted is None:
+                check_same(program)
+
+
+@pytest.mark.parametrize("form", ["put", "put_"])
+@pytest.mark.parametrize("source", [1, [1], [1, 2], [True, False], [1j, 2j]])
+def test_put_takes_a_source_of_the_dtype_of_its_tensor(form: str, source: object) -> None:
+    check_refused(lambda d: getattr(n(3, d=d), form)(torch.tensor([0, 1], device=d), torch.tensor(source, device=d)))

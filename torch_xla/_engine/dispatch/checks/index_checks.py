@@ -12,6 +12,7 @@ from ...metrics.user_lines import user_frame
 from ...tensor.device import device_for
 from ...tensor.host_known_values import Asked, known_numbers
 from ..append_calls import keeping_room
+from ..call_planning import type_name
 from ..op_schema import operator_of
 from ..recording_kernel import recorder
 from . import cpu_errors
@@ -27,6 +28,19 @@ _FLAT = ("take", "put", "put_")
 _BY_TENSORS = (
     "index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
 )  # fmt: skip
+
+# What the CPU raises of an index into a tensor without dimensions, which has one place. Asked, some kernels read it.
+_OF_ONE_PLACE = {
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter_add", "scatter_reduce"),
+        (RuntimeError, "index {} is out of bounds for dimension 0 with size 1"),
+    ),
+    **dict.fromkeys(("index_select", "index_add", "index_reduce"), (IndexError, "index out of range in self")),
+    "index_copy": (IndexError, "index_copy_(): index {} is out of bounds for dimension 0 with size 1"),
+    "index_fill": (IndexError, "index {} is out of bounds for dimension 0 with size 1"),
+}
+# These take one element for each index, so a source of another size is wrong before the index is.
+_OF_ONE_SOURCE = ("index_add", "index_reduce", "index_select", "index_copy")
 
 _INDICES = (torch.int64, torch.bool, torch.int32, torch.uint8)
 _BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
@@ -53,9 +67,26 @@ def by_dimension(name: str) -> Callable[..., object]:
                 args = (tensor, dim, index, *args[3:])
             if -tensor.dim() <= dim < tensor.dim() and _is_outside(index, tensor.shape[dim], from_end):
                 cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
+            if not tensor.dim() and dim in (-1, 0):
+                _refuse_another_place(name.partition(".")[0].rstrip("_"), index, args[3:])
         return record(*args, **kwargs)
 
     return kernel
+
+
+def _refuse_another_place(name: str, index: Tensor, rest: Sequence[object]) -> None:
+    """Refuse an index into a tensor without dimensions that the host knows to be none of its one place."""
+    known = known_numbers(index, Asked.EACH)
+    if known is None or index.dtype not in (torch.int64, torch.int32):
+        return
+    is_source_wrong = name in ("index_add", "index_reduce") and any(isinstance(x, Tensor) and x.dim() for x in rest)
+    if is_source_wrong or (name in _OF_ONE_SOURCE and index.numel() != 1):
+        return
+    least = -1 if name == "index_fill" else 0
+    outside = [number for number in known.ravel().tolist() if not least <= number < 1]
+    if outside:
+        kind, words = _OF_ONE_PLACE[name]
+        raise kind(words.format(outside[0]))
 
 
 def flat(name: str) -> Callable[..., Any]:
@@ -63,6 +94,12 @@ def flat(name: str) -> Callable[..., Any]:
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, index: Tensor, *args: object, **kwargs: object) -> Any:
+        source = args[0] if args else self
+        if isinstance(source, Tensor) and source.dtype is not self.dtype and index.dtype is torch.int64:
+            raise RuntimeError(
+                "put_(): self and source expected to have the same dtype, but got "
+                f"self.dtype = {type_name(self.dtype)} and source.dtype = {type_name(source.dtype)}"
+            )
         if _is_outside(index, self.numel()):
             cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, index, *args), kwargs)
         return record(self, index, *args, **kwargs)
@@ -95,9 +132,54 @@ def by_tensors(name: str) -> Callable[..., Any]:
             if not fits or (index.dtype is torch.uint8 and args and args[0].numel() == 1):
                 cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
             dim += index.dim()
+        if args and isinstance(args[0], Tensor):
+            _refuse_values_for_nothing(self, indices, args[0])
         return record(self, indices, *args, **kwargs)
 
     return kernel
+
+
+def _refuse_values_for_nothing(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> None:
+    """Refuse values whose sizes do not fit where indices choose no element: no rule looks at them."""
+    if tensor.numel() and all(index is None or (index.numel() and not _is_mask(index)) for index in indices):
+        return
+    chosen = _chosen_size(tensor, indices, values)
+    if chosen is None or 0 not in chosen:
+        return
+    rest = chosen[len(chosen) - values.dim() :] if values.dim() <= len(chosen) else None
+    if rest is None or any(size not in (1, of) for size, of in zip(values.shape, rest, strict=True)):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(chosen)}"
+        )
+
+
+def _chosen_size(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> tuple[int, ...] | None:
+    """Return the size of what indices choose; `None` if it is not known here, or nothing that can be chosen."""
+    sizes: list[tuple[int, ...]] = []
+    places: list[int] = []  # of indices, among the dimensions that a mask makes one of
+    kept, dim = [], 0
+    for place, index in enumerate(indices):
+        if index is None:
+            kept.append((place, tensor.shape[dim : dim + 1]))
+            dim += 1
+            continue
+        # One number is filled in through a mask, whatever its dimensions.
+        known = known_numbers(index) if _is_mask(index) and values.numel() != 1 else None
+        if _is_mask(index) and known is None:
+            return None
+        sizes.append(tuple(index.shape) if known is None else (int(np.count_nonzero(known)),))
+        places.append(place)
+        dim += 1 if known is None else index.dim()
+    try:
+        size = tuple(torch.broadcast_shapes(*sizes))
+    except RuntimeError:
+        return None
+    is_apart = bool(places) and places[-1] - places[0] >= len(places)
+    first = places[0] if places and not is_apart else 0
+    before = [n for place, found in kept for n in found if place < first]
+    after = [n for place, found in kept for n in found if place >= first]
+    return (*before, *size, *after, *tensor.shape[dim:])
 
 
 def _misses(dims: int, mask: Tensor, values: Sequence[object]) -> bool:
