@@ -113,3 +113,17 @@ def test_elements_are_converted_to_the_dtype_of_out_before_they_are_summed(name:
             torch.testing.assert_close(ours.cpu(), theirs)
         else:
             assert ours is theirs
+
+
+@pytest.mark.parametrize("sizes", [((), ()), ((3,), ())])
+@pytest.mark.parametrize("writes", [False, True])
+def test_chunks_of_tensors_without_dimensions_are_refused_before_a_kernel_reads_their_sizes(
+    sizes: tuple[tuple[int, ...], ...], writes: bool
+) -> None:
+    out = {"out": torch.empty(0, device="xla")} if writes else {}
+    with pytest.raises(
+        RuntimeError, match=r"_chunk_cat expects tensors with one dimension or more, but tensor \d of 2"
+    ):
+        torch._chunk_cat([torch.ones(size, device="xla") for size in sizes], 0, 2, **out)  # PyTorch's own crashes
+    check_same(lambda d: torch._chunk_cat([torch.ones(3, device=d), torch.ones(1, device=d)], 0, 2))
+    check_same(lambda d: torch._chunk_cat([torch.ones(3, device=d)] * 2, 0, 2, out=torch.empty(0, device=d)))

@@ -1,7 +1,7 @@
 """`out=` forms of operators that compute, count or convert in another way for the tensor that they write to."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -94,6 +94,22 @@ _CONVERTING = (
     "cumprod.out", "cumsum.out", "mean.dtype_out", "mean.out", "nansum.out", "prod.int_out", "sum.IntList_out",
 )  # fmt: skip
 
+
+def _of_dimensions(record: Kernel) -> Kernel:
+    """Return a form of `_chunk_cat` that refuses what PyTorch's kernel reads sizes of that are not there."""
+
+    def kernel(tensors: Sequence[Tensor], *args: object, **kwargs: object) -> object:
+        of_none = [place for place, tensor in enumerate(tensors) if not tensor.dim()]
+        if of_none:
+            raise RuntimeError(
+                f"torch._chunk_cat expects tensors with one dimension or more, but tensor {of_none[0]} of "
+                f"{len(tensors)} has none. Give it one: tensor.reshape(1)."
+            )
+        return record(tensors, *args, **kwargs)
+
+    return kernel
+
+
 _scaled_mm_into = out_variant("aten::_scaled_mm.out")
 
 
@@ -115,6 +131,8 @@ def scaled_mm_out(
 
 
 KERNELS: dict[str, Callable[..., object]] = {
+    "_chunk_cat": _of_dimensions(recorder("aten::_chunk_cat")),
+    "_chunk_cat.out": _of_dimensions(out_variant("aten::_chunk_cat.out")),
     "rrelu_with_noise.out": _copied_out(rrelu_with_noise),
     "range.out": _fill_range,
     "range.out_": range_out,
