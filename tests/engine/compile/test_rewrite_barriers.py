@@ -102,6 +102,27 @@ ZEROS: dict[str, Function] = {
     "sum of equal values": lambda x: x.expand(5, 2).sum(0),
     "cumsum": lambda x: x.cumsum(0),
     "cumsum of one": lambda x: x[:, None].cumsum(1),
+    "cumsum of a number": lambda x: torch.full_like(x, -0.0).cumsum(0),
+    "cumsum of a computed number": lambda x: (torch.ones_like(x) * -0.0).cumsum(0),
+    "average of windows of a computed number": lambda x: torch.nn.functional.avg_pool1d(
+        (torch.ones_like(x) * -0.0)[None, None], 2, 1
+    ),
+    "-0.0 - a computed number": lambda x: -0.0 - torch.full_like(x, -0.0) * 1,
+    "-0.0 + a computed number": lambda x: torch.full_like(x, -0.0) + torch.full_like(x, 0.0) * 1,
+    "x + a computed number": lambda x: x + torch.ones_like(x) * 0.0,
+    "x - a computed number": lambda x: x - torch.ones_like(x) * -0.0,
+    "a negative zero put into negative zeros": lambda x: torch.full_like(x, -0.0).index_put(
+        (torch.zeros_like(x[:1], dtype=torch.int64),), x[:1] * 1, accumulate=True
+    ),
+    "a zero put into negative zeros": lambda x: torch.full_like(x, -0.0).index_put(
+        (torch.zeros_like(x[:1], dtype=torch.int64),), x[1:] * 1, accumulate=True
+    ),
+    "one row put into zeros": lambda x: torch.zeros(2, 2, dtype=x.dtype, device=x.device).index_put(
+        (torch.zeros_like(x[:1], dtype=torch.int64),), x[None], accumulate=True
+    ),
+    "one row added to negative zeros": lambda x: (
+        torch.full_like(x, -0.0).expand(2, 2).index_add(0, torch.zeros_like(x[:1], dtype=torch.int64), x[None])
+    ),
     "average of windows of one": lambda x: torch.nn.functional.avg_pool1d(x[None, None], 1),
     "one number added to zeros": lambda x: torch.zeros_like(x).index_add(
         0, torch.zeros_like(x[:1], dtype=torch.int64), x[:1]

@@ -155,10 +155,14 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
         is_dropped = [number == 0 and np.signbit(number) != is_sum for number in numbers]
         if any(is_dropped) and not all(is_dropped):
             module.keep(operation, place)
-        elif any(is_dropped):
+        elif any(is_dropped) or _is_dropped(module, operation.operands[place], is_sum):
             kept = operation.operands[1 - place]
+            known = module.complex_number(kept)
+            if known and not _has_minus_zero(known):
+                return  # which stays a number to those that ask for what is computed of constants
             with operation.location, ir.InsertionPoint(operation):
-                operation.results[0].replace_all_uses_with(_unsigned_zeros(kept).result)
+                whole = filled(kept.type, 0.0) if known else _unsigned_zeros(kept).result
+                operation.results[0].replace_all_uses_with(whole)
             return
     if _REASSOCIATES:
         _associate(module, operation, ("add", "subtract"))
@@ -169,6 +173,12 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
         ]
         if factors[0] & factors[1]:
             module.keep(operation, 0)
+
+
+def _is_dropped(module: EditedModule, value: ir.Value, is_sum: bool) -> bool:
+    """Return whether a few operations compute the zero of constants that XLA takes out of a sum or a difference."""
+    number = module.complex_number(value)
+    return number[:1] == (0,) and bool(np.signbit(number[0])) != is_sum
 
 
 def _unsigned_zeros(value: ir.Value) -> ir.OpView:
@@ -241,10 +251,19 @@ def _dot(module: EditedModule, operation: ir.Operation) -> None:
 
 
 def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
-    """Keep the sums over windows of one element from becoming the element: each sum starts with 0."""
+    """Keep sums over windows from becoming the element, of which there is one or which is -0: they start with 0."""
+    if _bodies(operation) != ["stablehlo.add", "stablehlo.return"]:
+        return
     sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
-    if _bodies(operation) == ["stablehlo.add", "stablehlo.return"] and all(size == 1 for size in sizes):
+    operand = operation.operands[0]
+    if not isinstance(operand.owner, ir.Block) and operand.owner.name == "stablehlo.pad":
+        operand = operand.owner.operands[0]
+    if all(size == 1 for size in sizes) or _has_minus_zero(module.complex_number(operand)):
         _without_sign(operation)
+
+
+def _has_minus_zero(number: tuple[float, ...]) -> bool:
+    return any(part == 0 and np.signbit(part) for part in number)
 
 
 def _scatter(module: EditedModule, operation: ir.Operation) -> None:
@@ -262,7 +281,8 @@ def _is_zero(module: EditedModule, value: ir.Value) -> bool:
     if not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.convert":
         return _is_zero(module, value.owner.operands[0])
     if is_float(value.type):
-        return bool(module.constant(value) == 0)
+        number = module.constant(value)
+        return number is not None and number == 0 and not np.signbit(number)  # -0 and a number is that number
     return any("dense<(0.000000e+00,0.000000e+00)>" in str(source) for source in module.sources(value))
 
 
