@@ -215,7 +215,8 @@ class MpDeviceLoader:
     `torch_xla.sync()` does. Keyword arguments are those of `ParallelLoader`: `batches_per_execution`,
     `loader_prefetch_size`, `device_prefetch_size`, `host_to_device_transfer_threads`, `input_sharding`. It can be
     iterated as often as the loader, and has the loader's length and attributes. If it wraps an iterator, such as a
-    generator, another `for` goes on behind the last batch that was given out, as with the iterator itself.
+    generator, another `for` goes on behind the last batch that was given out, as with the iterator itself. So it does
+    if it wraps a loader with a state that itself goes on after a `break`.
 
     A loader may have a state: `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`, or `get_state`
     and `set_state`, as Grain's iterators. Read the state from this object, not from the wrapped loader, which is read
@@ -237,17 +238,21 @@ class MpDeviceLoader:
         self._device = device
         # Read at each iteration: frameworks add to it after they got the loader.
         self._parallel_loader_kwargs = kwargs
+        self._again = input.Again()
 
-    # The place of the last iteration, for a loader that has a state.
+    # The place of the last iteration, for a loader that has a state, and what read it.
     _place: input.ReadAhead | None = None
+    _read_by: input.Pipeline | input.InTurn | None = None
     # The last iteration of an iterator, such as a generator: the next one goes on with the batches that were read.
     _reading: ParallelLoader | None = None
 
     def __iter__(self) -> PerDeviceLoader:
         loader = self._reading
         if loader is None or not loader._pipeline.goes_on:
-            loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
-            self._place = loader._pipeline.place
+            begin = partial(ParallelLoader, self._loader, [self._device], **self._parallel_loader_kwargs)
+            left = self._read_by.place if self._read_by is not None and self._read_by.is_left else None
+            loader = begin() if left is None else self._again.begin(self._loader, left, begin)
+            self._place, self._read_by = loader._pipeline.place, loader._pipeline
             self._reading = loader if loader._pipeline.goes_on else None
         return loader.per_device_loader(self._device)
 
@@ -272,7 +277,7 @@ class MpDeviceLoader:
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is not in the middle of an iteration.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_place", "_reading")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_place", "_read_by", "_reading")}
 
 
 def _has(place: input.ReadAhead | None, name: str) -> bool:

@@ -67,6 +67,58 @@ class Makes:
         return Batches()
 
 
+class GoesOn:
+    """A loader whose next iteration goes on where the last one was left; it begins anew after its end."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.next, self.count = 0, count
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self.next < self.count:
+            self.next += 1
+            yield torch.tensor([self.next - 1])
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class GoesOnOnce(GoesOn):
+    """Has no other epoch."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self.next < self.count:
+            self.next += 1
+            yield torch.tensor([self.next - 1])
+
+
+class BeginsLate(GoesOn):
+    """Begins anew when the first batch is taken, or once at a loaded state."""
+
+    begin = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.next, self.begin = self.begin, 0
+        yield from super().__iter__()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = self.begin = state["next"]
+
+
+class Draws(BeginsLate):
+    """Begins anew in another order."""
+
+    order: list[int]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.order = torch.randperm(self.count).tolist()
+        for batch in super().__iter__():
+            yield torch.tensor([self.order[int(batch)]])
+
+
 SIZES = [(1, 1, 1), (1, 4, 2), (16, 8, 1), (3, 2, 3)]
 
 
@@ -110,6 +162,39 @@ def test_the_state_stays_when_the_loop_is_left_and_is_the_next_epochs_when_it_en
     assert loader.state_dict() == {"next": [3]}
     assert numbers(loader) == list(range(10))
     assert loader.state_dict() == {"next": [0]}
+
+
+def left_and_begun_again(loader: Any, stops: tuple[int, ...]) -> list[object]:
+    """Take some batches in one `for` each, and all in the last one, with the state behind each of them."""
+    seen: list[object] = []
+    for stop in (*stops, None):
+        taken: list[int] = []
+        for batch in loader:
+            taken.append(int(batch))
+            if len(taken) == stop:
+                break
+        read_ahead()
+        seen.append((taken, loader.state_dict()))
+    return seen
+
+
+@pytest.mark.parametrize("kind", [GoesOn, GoesOnOnce, BeginsLate, Draws, Stateful])
+@pytest.mark.parametrize("stops", [(3,), (1, 1, 4), (9,), (10, 2)])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_loop_that_is_left_loses_no_batch(kind: type, stops: tuple[int, ...], sizes: tuple[int, int, int]) -> None:
+    torch.manual_seed(0)
+    expected = left_and_begun_again(kind(), stops)
+    torch.manual_seed(0)
+    assert left_and_begun_again(around(kind(), sizes), stops) == expected
+
+
+def test_a_loader_that_goes_on_tells_its_state_before_the_first_batch_of_another_loop() -> None:
+    loader = around(GoesOn())
+    next(iter(loader))
+    read_ahead()
+    batches = iter(loader)
+    assert loader.state_dict() == {"next": 1}
+    assert int(next(batches)) == 1
 
 
 def test_a_state_that_is_told_does_not_change_afterwards() -> None:

@@ -241,6 +241,12 @@ class Pipeline:
         is_going = not (self._is_over or self._is_closed) and os.getpid() == self._process  # a fork has no threads
         return self._is_of_iterator and is_going
 
+    @property
+    def is_left(self) -> bool:
+        """Return whether it was closed before its end, and no thread is inside the loader."""
+        is_here = self._is_closed and not self._is_over and os.getpid() == self._process
+        return is_here and not any(thread.is_alive() for thread in self._threads)
+
     def _set_back(self) -> None:
         """End the reading. An iterator that gets another state is read again from there."""
         if self._batches is not None or self._is_closed:
@@ -282,7 +288,7 @@ def tells_its_place(loader: object) -> bool:
 class InTurn:
     """A `Pipeline` to one device that reads a batch when it is asked for one, in the thread that asks."""
 
-    goes_on = False  # nothing is read that was not given out
+    goes_on = is_left = False  # nothing is read that was not given out
     restarts = 0
 
     def __init__(self, loader: Iterable[object], device: Device, upload: Callable[[Any, Device], Any]) -> None:

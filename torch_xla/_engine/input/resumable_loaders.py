@@ -6,12 +6,17 @@ state after each batch and passes it on with the batch; it becomes current when 
 """
 
 import copy
+import pickle
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakMethod, WeakValueDictionary
 
+import torch
+
 from ..atomic import lock
+
+_Begun = TypeVar("_Begun")
 
 # From the name of the method that returns a state to the name of the one that sets it.
 TAKES = {"state_dict": "load_state_dict", "get_state": "set_state"}
@@ -48,6 +53,7 @@ class ReadAhead:
         self.source: Any = next((each for each in (loader, batches) if has_state(each)), None)
         self.is_of_iterator = self.source is batches
         self.given: Note | None = None  # behind the last batch that was given out; `None` before anything is read
+        self.first: list[Note] = []  # before the first batch, and behind the first two
         self.why_over = ""  # why no batch comes any more
         self._set_back: Callable[[], Callable[[], None] | None] = lambda: None
         before: ReadAhead | None = _places.get(id(self.source)) if self.source is not None else None
@@ -67,7 +73,10 @@ class ReadAhead:
         with self.turn:
             if not self._is_last:
                 return None
-            return {name: self._asked(name) for name in TAKES if callable(getattr(self.source, name, None))}
+            noted = {name: self._asked(name) for name in TAKES if callable(getattr(self.source, name, None))}
+            if len(self.first) < 3:
+                self.first.append(noted)
+            return noted
 
     def _asked(self, name: str) -> _Answer:
         try:
@@ -113,6 +122,57 @@ class ReadAhead:
                     f"{name}() was called during this iteration, and counts from the next one on: begin another `for`"
                 )
             return getattr(self.source, name)(state)
+
+
+class Again:
+    """How a loader begins again after its last iteration was left: as if no batch had been read ahead of those given.
+
+    Most loaders begin anew. Some go on behind the last batch that was read, which is not the last that was given out,
+    so they get its state first. A loader does not say which it does. If its state stays the same when an iteration
+    begins, two iterations of one batch each are tried from its first state: where it goes on, the second one leaves it
+    behind the second batch.
+    """
+
+    def __init__(self) -> None:
+        self._goes_on: bool | None = None
+
+    def begin(self, loader: Iterable[object], before: ReadAhead, begin: Callable[[], _Begun]) -> _Begun:
+        """Return what `begin` makes of the loader. The thread that read it `before` has ended."""
+        name = next((name for name in TAKES if callable(getattr(loader, name, None))), None)
+        if name is None or before.given is None or before.source is not loader or self._goes_on is False:
+            return begin()
+        given, read = before.given.get(name), before._asked(name)
+        if given is None or given.error or read.error or _is_same(given.state, read.state):
+            return begin()
+        if self._goes_on is None:
+            begun = begin()
+            if not _is_same(read.state, before._asked(name).state):
+                return begun
+            first = [note[name] for note in before.first]
+            self._goes_on = len(first) == 3 and _tries(loader, TAKES[name], name, first)
+        if self._goes_on:
+            getattr(loader, TAKES[name])(given.given())
+        return begin()
+
+
+def _tries(loader: Iterable[object], takes: str, tells: str, first: list[_Answer]) -> bool:
+    """Return whether a second iteration goes on behind the batch of the first one; `first` are the states of one."""
+    if any(answer.error for answer in first):
+        return False
+    with torch.random.fork_rng(devices=[]):  # an iteration may draw the seed of its order
+        getattr(loader, takes)(first[0].given())
+        for answer in first[1:]:
+            next(iter(loader), None)
+            if not _is_same(getattr(loader, tells)(), answer.state):
+                return False
+    return True
+
+
+def _is_same(one: object, other: object) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays of more than one element say no truth
+        return pickle.dumps(one) == pickle.dumps(other)
 
 
 _places: WeakValueDictionary[int, ReadAhead] = WeakValueDictionary()
