@@ -8,17 +8,20 @@ of some of its processes is no other test's matter. If the test's process ended 
 import faulthandler
 import gc
 import importlib
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tests.support import compiler, forked
 from torch_xla._engine.distributed import process_launch
 
 SECONDS = 300
+# How long others have to answer after one has failed, in seconds: what they wait for may never come.
+AFTER_FAILURE = 30
 
 # Gloo's messages, PyTorch's and XLA's, for sockets of the machine that did not connect, before any exchange.
 NOT_CONNECTED = ("Gloo connectFullMesh failed", "Gloo context initialization failed")
@@ -41,22 +44,42 @@ class Fleet:
         """Return the results of `function(*args)` in each process, in order; raise an error with its traceback."""
         for end in self.ends:
             end.send((function.__module__, function.__qualname__, args, seconds))
-        answers = []
-        for index, end in enumerate(self.ends):
-            if not end.poll(seconds):
-                self.kill()
-                raise TimeoutError(f"process {index} of {self.count} did not answer within {seconds} s")
-            try:
-                answers.append(end.recv())
-            except (EOFError, OSError):
-                answers.append((False, f"process {index} ended with code {self.context.processes[index].exitcode}"))
+        answers = self._answers(seconds)
         failures = [
-            f"in process {index} of {self.count}: {answer}" for index, (fine, answer) in enumerate(answers) if not fine
+            f"in process {index} of {self.count}: {answer}"
+            for index, (fine, answer) in sorted(answers.items())
+            if not fine
         ]
         if failures:
             self.kill()
         assert not failures, "\n".join(failures)
-        return [answer for _, answer in answers]
+        return [answers[index][1] for index in range(self.count)]
+
+    def _answers(self, seconds: float) -> dict[int, tuple[bool, Any]]:
+        """Return what the processes answer. Of a process that failed, others wait for its part, so they have less time.
+
+        Raises `TimeoutError` if none failed and one is silent.
+        """
+        answers: dict[int, tuple[bool, Any]] = {}
+        end, has_failed = time.monotonic() + seconds, False
+        while len(answers) < self.count:
+            places = {each: index for index, each in enumerate(self.ends) if index not in answers}
+            ready: list[Any] = wait(list(places), max(0.0, end - time.monotonic()))
+            for index in sorted(places[each] for each in ready):
+                try:
+                    answers[index] = self.ends[index].recv()
+                except (EOFError, OSError):
+                    code = self.context.processes[index].exitcode
+                    answers[index] = False, f"process {index} ended with code {code}"
+            if not ready:
+                if not has_failed:
+                    self.kill()
+                    silent = ", ".join(map(str, places.values()))
+                    raise TimeoutError(f"process {silent} of {self.count} did not answer within {seconds} s")
+                answers |= {index: (False, f"no answer within {AFTER_FAILURE} s of that") for index in places.values()}
+            if not has_failed and not all(fine for fine, _ in answers.values()):
+                end, has_failed = min(end, time.monotonic() + AFTER_FAILURE), True
+        return answers
 
     def end(self) -> None:
         """Let the processes end, and kill the remaining ones."""

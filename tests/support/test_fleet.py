@@ -4,7 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend)
+from tests.support import fleet
 from tests.support.fleet import fleet_of
 
 
@@ -35,3 +39,21 @@ def test_what_did_not_connect_runs_once_more_and_is_told(tmp_path: Path) -> None
 
 def failing_always(text: str) -> None:
     raise RuntimeError(text)
+
+
+def failing_in_the_second(text: str) -> float:
+    if not dist.is_initialized():
+        dist.init_process_group("xla", init_method="xla://")
+    if dist.get_rank() == 1:
+        raise RuntimeError(text)
+    total = torch.ones(1, device="xla")
+    dist.all_reduce(total)
+    return total.item()
+
+
+def test_a_process_that_waits_for_one_that_failed_hides_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "AFTER_FAILURE", 2)
+    with pytest.raises(
+        AssertionError, match=r"0 of 2: no answer within 2 s of that\nin process 1 of 2: [\s\S]*it fails"
+    ):
+        fleet_of(2).run(failing_in_the_second, "it fails", seconds=100)
