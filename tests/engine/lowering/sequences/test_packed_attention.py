@@ -178,3 +178,17 @@ def test_what_is_not_supported_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match="3 heads of queries cannot share 2 heads of keys"):
         three, two = torch.ones(4, 3, 8, device="xla"), torch.ones(4, 2, 8, device="xla")
         torch.ops.aten._flash_attention_forward(three, two, two, at, at, 4, 4, 0.0, False, False)
+
+
+@pytest.mark.parametrize("attend", [recorded, compiled])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("cu_seq_q", torch.int64), ("cu_seq_k", torch.float32), ("seqused_k", torch.int64)]
+)
+def test_places_that_are_not_int32_are_refused(name: str, dtype: torch.dtype, attend: Callable[..., Any]) -> None:
+    torch._dynamo.reset()  # it compiles a function for few dtypes
+    query, at = torch.ones(4, 1, 8, device="xla"), starts([4])
+    given: dict[str, Any] = {"cu_seq_q": at, "cu_seq_k": at, "seqused_k": at[1:]}
+    given = {key: each.to(dtype if key == name else torch.int32).to("xla") for key, each in given.items()}
+    said = f"{name.replace('cu_', 'cum_')} must have dtype int32; got {str(dtype).removeprefix('torch.')}"
+    with pytest.raises(RuntimeError, match=said):
+        attend(query, query, query, max_q=4, max_k=4, **given)

@@ -138,6 +138,15 @@ class _Call:
     alibi_slopes: jax.Array | None = None
     block_table: jax.Array | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("cum_seq_q", "cum_seq_k", "seqused_k", "block_table"):
+            given: jax.Array | None = getattr(self, name)
+            if given is not None and given.dtype != np.int32:  # as CUDA's kernel refuses
+                raise RuntimeError(
+                    f"_flash_attention_forward: {name} must have dtype int32; got {given.dtype}. "
+                    f"Convert it: {name}.to(torch.int32)."
+                )
+
     @property
     def is_packed(self) -> bool:
         return self.cum_seq_q is not None
