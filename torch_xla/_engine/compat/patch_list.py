@@ -449,6 +449,12 @@ profiler = each(
         _TORCH_PROFILER + "::test_the_older_profiler_has_the_lane_too": "config",
     },
 )
+memory_timeline = Patch(
+    "torch.profiler._KinetoProfile.export_memory_timeline",
+    why="PyTorch's profiler hears of allocations in C++ only: it would write a file without any, or fail at them.",
+    until="A backend in Python can tell the profiler of its allocations.",
+    test=_TORCH_PROFILER + "::test_a_memory_timeline_of_xla_is_refused",
+)
 module_context = Patch(
     "jax._src.interpreters.mlir.make_ir_context",
     why="JAX makes a context for each module that it lowers, which costs as much as a small program.",

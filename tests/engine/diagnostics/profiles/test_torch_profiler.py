@@ -207,3 +207,18 @@ def test_an_error_ends_the_profile() -> None:
         warnings.simplefilter("error")
         step()
     assert of_device(taken)
+
+
+@pytest.mark.parametrize("device", [None, "xla", "xla:0"])
+def test_a_memory_timeline_of_xla_is_refused(device: str | None, tmp_path: Path) -> None:
+    step = trained()
+    with profile(activities=BOTH, record_shapes=True, profile_memory=True, with_stack=True) as taken:
+        step()
+        torch.ones(1000)
+    asked = {"device": device} if device else {}
+    with pytest.raises(NotImplementedError, match=r"torch.xla.memory._record_memory_history\(\).*_dump_snapshot"):
+        taken.export_memory_timeline(str(tmp_path / "timeline.json"), **asked)
+    assert not list(tmp_path.iterdir())
+    with pytest.warns(FutureWarning, match="export_memory_timeline"):
+        taken.export_memory_timeline(str(tmp_path / "timeline.json"), device="cpu")
+    assert json.loads((tmp_path / "timeline.json").read_text())[0]

@@ -30,6 +30,13 @@ from .profile_programs import Origin, origins
 _ENVIRONMENT = "Task Environment"
 _NANOSECONDS = 1000
 
+_NO_MEMORY_TIMELINE = (
+    "export_memory_timeline({path!r}) has no events of {device!r}: PyTorch's profiler hears of allocations in C++ only. "
+    "Call torch.xla.memory._record_memory_history() before the steps and "
+    'torch.xla.memory._dump_snapshot("memory.pickle") after them, and open the file at pytorch.org/memory_viz. For the '
+    'host\'s memory pass device="cpu".'
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvent:
@@ -64,6 +71,7 @@ def install() -> None:
     patch_list.profiler["exit"].wrap(_ending)
     patch_list.profiler["parse_kineto_results"].wrap(_with_device_events)
     patch_list.profiler["export_chrome_trace"].wrap(_with_device_lanes)
+    patch_list.memory_timeline.wrap(_refusing_xla)
 
 
 def _with_kineto(original: Callable[..., object]) -> Callable[..., object]:
@@ -219,6 +227,17 @@ def _with_device_lanes(original: Callable[..., object]) -> Callable[..., object]
             trace["traceEvents"].extend(_lanes(events, int(trace.get("baseTimeNanoseconds", 0))))
             file.write_text(json.dumps(trace))
         return done
+
+    return export
+
+
+def _refusing_xla(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def export(profile: Any, path: str, device: str | None = None) -> None:
+        asked = device or profile.use_device
+        if asked is not None and torch.device(asked).type == "xla":
+            raise NotImplementedError(_NO_MEMORY_TIMELINE.format(path=path, device=asked))
+        original(profile, path, device)
 
     return export
 
