@@ -49,8 +49,8 @@ def _first_of(leaf: Any) -> Any:
 
 
 def _dtypes(op: Any, arguments: Arguments, device: str) -> list[torch.dtype] | None:
-    tensor, args, kwargs = moved(arguments, device)
     try:
+        tensor, args, kwargs = moved(arguments, device)  # no sparse sample can be
         with torch.no_grad():
             result = op.op(tensor, *args, **kwargs)
     except Exception:  # `test_refusals.py` compares what is refused
@@ -58,7 +58,18 @@ def _dtypes(op: Any, arguments: Arguments, device: str) -> list[torch.dtype] | N
     return [leaf.dtype for leaf in leaves(result) if isinstance(leaf, Tensor)]
 
 
-@pytest.mark.parametrize("part", [20, *(pytest.param(part, marks=pytest.mark.slow) for part in (0, 1, 2, 8, 16))])
+_QUICK, _SLOW = (20,), (0, 1, 2, 8, 16)
+_OTHERS = (part for part in range(PARTS) if part not in (*_QUICK, *_SLOW))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *_QUICK,
+        *(pytest.param(part, marks=pytest.mark.slow) for part in _SLOW),
+        *(pytest.param(part, marks=pytest.mark.exhaustive) for part in _OTHERS),
+    ],
+)
 def test_results_of_two_dtypes_have_the_dtype_that_they_have_on_the_cpu(part: int) -> None:
     found, compared = [], 0
     with warnings.catch_warnings():
