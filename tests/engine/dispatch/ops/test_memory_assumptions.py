@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+import torch_xla
 from tests.support.twins import Program, cases, check_same
 from torch_xla.debug import metrics
+from torch_xla.experimental import eager_mode
 
 
 def values(*size: int, d: str, seed: int = 0) -> torch.Tensor:
@@ -84,3 +86,30 @@ def test_attention_that_was_asked_for_no_weights_returns_none() -> None:
     x = values(2, 3, 8, d="xla")
     assert attention(x, x, x, need_weights=False)[1] is None
     assert attention(x, x, x)[1].shape == (2, 3, 3)
+
+
+def repeated(name: str, diagonal: int) -> Program:
+    def program(d: str) -> object:
+        row, column, matrix = values(3, d=d) + 9, values(3, 1, d=d) + 9, values(3, 4, d=d) + 9
+        shown = [row.expand(3, 3), column.expand(3, 4), matrix.expand(2, 3, 4), row[:1].expand(2, 2)]
+        return [getattr(each, name)(diagonal) for each in shown], row, column, matrix
+
+    return program
+
+
+@pytest.mark.parametrize("name", ["tril_", "triu_"])
+@pytest.mark.parametrize("diagonal", [-1, 0, 1, 5])
+def test_a_triangle_of_elements_that_are_shown_several_times_is_that_of_the_cpu(name: str, diagonal: int) -> None:
+    check_same(repeated(name, diagonal), versions=True)
+    eager_mode(True)
+    try:
+        check_same(repeated(name, diagonal))
+    finally:
+        eager_mode(False)
+
+
+def test_a_replay_writes_a_triangle_of_elements_that_are_shown_several_times() -> None:
+    step = torch_xla.compile(lambda x: (x + 9).expand(3, 3).tril_(), replay=True)
+    for seed in range(4):
+        x = values(3, d="cpu", seed=seed)
+        assert torch.equal(step(x.to("xla")).cpu(), (x + 9).expand(3, 3).tril_())

@@ -69,7 +69,34 @@ def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: int = 1, alph
     return self.resize_(result.shape).copy_(result)
 
 
+def _triangle(name: str) -> Callable[[Tensor, int], Tensor]:
+    """Return the kernel of `tril_` or `triu_`, which may write to elements that a tensor shows several times.
+
+    An element is 0 afterwards if one of its places is outside of the triangle, as on PyTorch's devices.
+    """
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, diagonal: int = 0) -> Tensor:
+        places = zip(self.shape, self.stride(), strict=True)
+        repeated = [dim - self.dim() for dim, (size, stride) in enumerate(places) if size > 1 and stride == 0]
+        if self.dim() < 2 or not repeated:
+            written: Tensor = record(self, diagonal)
+            return written
+        whole = torch.ones(self.shape[-2:], dtype=torch.bool, device=self.device)
+        kept = whole.tril(diagonal) if name == "tril_" else whole.triu(diagonal)
+        shown = self
+        for dim in repeated:
+            shown = shown.narrow(dim, 0, 1)
+            kept = kept.all(dim, keepdim=True) if dim >= -2 else kept
+        shown.masked_fill_(kept.logical_not(), 0)
+        return self
+
+    return kernel
+
+
 KERNELS: dict[str, Callable[..., object]] = {
+    "tril_": _triangle("tril_"),
+    "triu_": _triangle("triu_"),
     "addbmm_": addbmm_,
     "as_strided_copy": as_strided_copy,
     "as_strided_scatter": as_strided_scatter,
