@@ -18,7 +18,7 @@ from ..ir.value_spec import Spec, contiguous_stride, refuse_impossible, spec_of
 from ..lowering.fx_graphs import decompositions
 from ..lowering.machinery import promotion
 from ..lowering.machinery.lower_call import apply_rule, flatten
-from ..lowering.machinery.registry import Promotion, Rule, rule_of
+from ..lowering.machinery.registry import NEVER_ARRIVE, Promotion, Rule, rule_of, that_arrive
 from ..runtime import platform
 from ..tensor.views import View
 from . import abstract_eval
@@ -27,9 +27,6 @@ from .checks import scalar_ranges as number_limits
 from .checks.cpu_dtypes import refuse_dtypes
 from .op_schema import Form, Operator, read_by
 from .skip_abstract_eval import meta_kernel_suffices
-
-# Arguments that a rule never sees: this module decides the device and the memory order of results.
-DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
 # The size or the strides of their results depend on their numbers.
 _SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_fused_attention_overrideable_backward")
@@ -199,12 +196,11 @@ def _may_overlap(operator: Operator, call: Call) -> bool:
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
     template = _Template(keeps_numbers=not call[2])
     filled_args = tuple(template.replace(a, i in operator.scalars) for i, a in enumerate(args))
-    if rule.random:
-        filled_args = _without_generator(operator, filled_args)
+    filled_args = that_arrive(operator.overload, filled_args)
     filled_kwargs = {}
     for keyword, argument in kwargs.items():
         replaced = template.replace(argument, keyword in operator.scalars)
-        if keyword not in DROPPED:
+        if keyword not in NEVER_ARRIVE:
             filled_kwargs[keyword] = replaced
     if operator.reordered:
         filled_args = tuple(filled_args[position] for position in operator.reordered)
@@ -220,12 +216,6 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         compute_dtype=_compute_dtype(rule, operator, args, kwargs),
         draws=int(rule.draws(filled_args, filled_kwargs)),
     )
-
-
-def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[object, ...]:
-    """Return the positional arguments but the generator: it gives a call its key, and no rule takes it."""
-    names = [a.name for a in schema_of(operator.overload).arguments]
-    return tuple(argument for name, argument in zip(names, args, strict=False) if name != "generator")
 
 
 def settle(

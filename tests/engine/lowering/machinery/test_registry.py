@@ -74,3 +74,11 @@ def test_a_call_whose_rate_is_zero_draws_nothing() -> None:
     assert rule.draws((1, 0.5), {}) and rule.draws((1,), {"p": 0.5}) and rule.draws((1, Number(0)), {})
     assert Rule("test::drawing", print, Promotion.NONE, True).draws((0, 0), {})
     assert not Rule("test::plain", print, Promotion.NONE, False, rate=(1, "p")).draws((0, 1), {})
+
+
+def test_what_no_rule_takes_is_left_out_wherever_it_is_written() -> None:
+    aten = torch.ops.aten
+    assert registry.that_arrive(aten.copy.default, (1, 2, True)) == (1, 2)
+    assert registry.that_arrive(aten.copy.default, (1,)) == (1,)
+    assert registry.that_arrive(aten.poisson.default, (1, None)) == (1,)
+    assert registry.that_arrive(aten.add.Tensor, (1, 2)) == (1, 2)

@@ -24,7 +24,7 @@ from ..machinery import promotion
 from ..machinery.lower_call import cast
 from ..machinery.opmath import FLOAT32, rounded_to_halves, widened
 from ..machinery.product_precision import precision_of
-from ..machinery.registry import Promotion, Rule, rule_of
+from ..machinery.registry import NEVER_ARRIVE, Promotion, Rule, rule_of, that_arrive
 from ..views.apply_view_ops import read_view, write_view
 
 # Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
@@ -35,9 +35,6 @@ higher_order: dict[Any, Callable[..., Any]] = {}
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
 _HALVES = tuple(map(dtypes.to_jax, (torch.float16, torch.bfloat16)))
-
-PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
-
 
 aten = torch.ops.aten
 
@@ -275,7 +272,8 @@ def _call(node: Node, args: Any, kwargs: Any, is_wide: bool) -> object:
     rule = rule_for(node.target)
     if rule is None:
         raise NotImplementedError(f"{node.target} has no lowering rule")
-    kwargs = {name: value for name, value in kwargs.items() if name not in PASSED_BY}
+    args = that_arrive(node.target, args)
+    kwargs = {name: value for name, value in kwargs.items() if name not in NEVER_ARRIVE}
     if rule.promotion is not Promotion.NONE:
         args, kwargs = _promote(rule.promotion, args, kwargs)
     with precision_of(pytree.tree_leaves((args, kwargs))):

@@ -17,7 +17,7 @@ from ...ir.call_plan import Operand, Plan, interned
 from ...ir.graph import Graph, Operation
 from ...ir.value_spec import Spec, contiguous_stride, spec_of
 from ..machinery import promotion
-from ..machinery.registry import Promotion, Rule
+from ..machinery.registry import NEVER_ARRIVE, Promotion, Rule, that_arrive
 from . import interpreter
 
 
@@ -101,8 +101,8 @@ class _Calls:
                 raise _Unknown
             return argument
 
-        args = tuple(map(filled, node.args))
-        kwargs = {name: filled(value) for name, value in node.kwargs.items() if name not in interpreter.PASSED_BY}
+        args = tuple(map(filled, that_arrive(node.target, node.args)))  # type: ignore[arg-type]
+        kwargs = {name: filled(value) for name, value in node.kwargs.items() if name not in NEVER_ARRIVE}
         specs = tuple(self._specs[slot] for slot in places)
         outputs, structure = _results(node)
         compute = None

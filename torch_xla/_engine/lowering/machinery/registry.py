@@ -2,10 +2,11 @@
 
 A rule has the signature of its aten schema. Tensors arrive as JAX arrays of the tensor's logical shape, lists of
 tensors as lists of arrays, `None` as `None`, everything else as plain Python (`torch.dtype` stays `torch.dtype`).
-`device`, `layout`, `pin_memory`, `memory_format`, `non_blocking` and `generator` never arrive. Results are cast to the
+Arguments named in `NEVER_ARRIVE` never arrive, whether they are written by place or by name. Results are cast to the
 dtype that PyTorch's meta kernel reports: a rule computes at the right precision and leaves the last cast to the caller.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -13,10 +14,13 @@ from typing import Any, TypeVar
 
 from ...caching.interning import drop_rules, look_through
 from ...compat.names import jax as private
-from ...compat.names.torch import OpOverload
+from ...compat.names.torch import OpOverload, schema_of
 from ...ir.call_plan import Plan
 
 Lower = TypeVar("Lower", bound=Callable[..., Any])
+
+# Arguments that no rule takes: a generator gives a call its key, and the caller decides device and memory of results.
+NEVER_ARRIVE = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
 
 class Promotion(Enum):
@@ -118,6 +122,21 @@ def add_rule(rule: Rule) -> Rule:
 def rule_of(op: object) -> Rule | None:
     """Return the rule of exactly this overload; never a sibling's."""
     return _rules.get(op) or _made.get(op) or _arrived(op)
+
+
+@functools.cache
+def _places_that_arrive(op: OpOverload) -> tuple[bool, ...]:
+    """Return for each argument of the schema whether a rule takes it; nothing if a rule takes all that have a place."""
+    arguments = schema_of(op).arguments
+    if not any(each.name in NEVER_ARRIVE and not each.kwarg_only for each in arguments):
+        return ()
+    return tuple(each.name not in NEVER_ARRIVE for each in arguments)
+
+
+def that_arrive(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the positional arguments of a call that a rule takes."""
+    arrive = _places_that_arrive(op)
+    return tuple(argument for argument, does in zip(args, arrive, strict=False) if does) if arrive else args
 
 
 def names_to_come() -> list[str]:
