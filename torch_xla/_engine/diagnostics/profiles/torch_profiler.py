@@ -31,10 +31,10 @@ _ENVIRONMENT = "Task Environment"
 _NANOSECONDS = 1000
 
 _NO_MEMORY_TIMELINE = (
-    "export_memory_timeline({path!r}) has no events of {device!r}: PyTorch's profiler hears of allocations in C++ only. "
-    "Call torch.xla.memory._record_memory_history() before the steps and "
-    'torch.xla.memory._dump_snapshot("memory.pickle") after them, and open the file at pytorch.org/memory_viz. For the '
-    'host\'s memory pass device="cpu".'
+    "export_memory_timeline({path!r}) has no events of {device!r}: PyTorch's profiler hears of allocations in C++ "
+    "only. Call torch.xla.memory._record_memory_history() before the steps and "
+    'torch.xla.memory._dump_snapshot("memory.pickle") after them, and open the file at pytorch.org/memory_viz. For '
+    'memory of the host pass device="cpu".'
 )
 
 
