@@ -101,7 +101,7 @@ class _Calls:
                 raise _Unknown
             return argument
 
-        args = tuple(map(filled, that_arrive(node.target, node.args)))  # type: ignore[arg-type]
+        args = tuple(map(filled, that_arrive(node.target, node.args)))
         kwargs = {name: filled(value) for name, value in node.kwargs.items() if name not in NEVER_ARRIVE}
         specs = tuple(self._specs[slot] for slot in places)
         outputs, structure = _results(node)

@@ -133,7 +133,7 @@ def _places_that_arrive(op: OpOverload) -> tuple[bool, ...]:
     return tuple(each.name not in NEVER_ARRIVE for each in arguments)
 
 
-def that_arrive(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def that_arrive(op: object, args: tuple[object, ...]) -> tuple[object, ...]:
     """Return the positional arguments of a call that a rule takes."""
     arrive = _places_that_arrive(op)
     return tuple(argument for argument, does in zip(args, arrive, strict=False) if does) if arrive else args
