@@ -196,6 +196,33 @@ def test_vmap_over_parameters_is_an_ensemble() -> None:
         np.testing.assert_allclose(each, modules[0].weight.grad, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("pool", "size"),
+    [
+        (nn.MaxPool1d(2), (7,)),
+        (nn.MaxPool2d(3, 2, 1), (6, 7)),
+        (nn.AdaptiveMaxPool2d(2), (4, 6)),
+        (nn.MaxPool3d(2), (4, 4, 5)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_vmap_gives_the_gradients_of_examples_through_maximum_pooling(pool: nn.Module, size: tuple[int, ...]) -> None:
+    parameters, function = as_jax(pool)
+    xs = torch.randn(4, 2, *size, requires_grad=True)
+    weights = torch.randn(3, *pool(xs).shape[1:])
+
+    def total(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(function(parameters, x[None])[0] * w)
+
+    both = jax.vmap(jax.grad(total), (0, None))(jnp.asarray(xs.detach().numpy()), jnp.asarray(weights[0].numpy()))
+    (expected,) = torch.autograd.grad((pool(xs) * weights[0]).sum(), xs)
+    np.testing.assert_allclose(both, expected, rtol=1e-6)
+    weighted = jax.vmap(jax.grad(total), (None, 0))(jnp.asarray(xs[0].detach().numpy()), jnp.asarray(weights.numpy()))
+    for w, each in zip(weights, weighted, strict=True):
+        (expected,) = torch.autograd.grad((pool(xs[:1]) * w).sum(), xs)
+        np.testing.assert_allclose(each, expected[0], rtol=1e-6)
+
+
 class Straight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

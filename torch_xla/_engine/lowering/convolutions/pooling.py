@@ -1,7 +1,7 @@
 """Pooling, forward and backward. Windows are walked element by element, and XLA fuses the steps."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 from math import prod
@@ -201,16 +201,29 @@ def gradient_at_maxima(gradient: jax.Array, image: jax.Array, windows: _Windows)
         return (one >= other) | ((one != one) & (other == other))
 
     margins = [(before, after) for before, after, _ in windows.margins()]
-    return private.select_and_scatter(
-        image.astype(gradient.dtype),
-        stays,
-        (1,) * lead + windows.kernel,
-        (1,) * lead + windows.stride,
-        [(0, 0)] * lead + margins,
-        gradient,
-        jnp.zeros((), gradient.dtype),
-        lax.add,
-    )
+
+    @jax.custom_batching.custom_vmap  # JAX has no rule for a batch of them
+    def scattered(image: jax.Array, gradient: jax.Array) -> jax.Array:
+        return private.select_and_scatter(
+            image.astype(gradient.dtype),
+            stays,
+            (1,) * lead + windows.kernel,
+            (1,) * lead + windows.stride,
+            [(0, 0)] * lead + margins,
+            gradient,
+            jnp.zeros((), gradient.dtype),
+            lax.add,
+        )
+
+    @scattered.def_vmap
+    def _(size: int, batched: Sequence[bool], *given: jax.Array) -> tuple[jax.Array, bool]:
+        image, gradient = (
+            each if is_batched else jnp.broadcast_to(each, (size, *each.shape))
+            for each, is_batched in zip(given, batched, strict=True)
+        )
+        return gradient_at_maxima(gradient, image, windows), True
+
+    return scattered(image, gradient)  # type: ignore[no-any-return]
 
 
 def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
