@@ -124,9 +124,10 @@ def _is_a_check(node: Node) -> bool:
 
 def _is_lowered(node: Node) -> bool:
     """Return whether a node is a loop or branch that runs on the device, with its results."""
-    return node.target in interpreter.higher_order and all(
-        isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
-        for leaf in pytree.tree_leaves(node.meta.get("val"))
+    # Flex attention has no gradient, `None`, for a number that its function captured.
+    results = [leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if leaf is not None]
+    return bool(results and node.target in interpreter.higher_order) and all(
+        isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" for leaf in results
     )
 
 

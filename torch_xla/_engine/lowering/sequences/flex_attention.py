@@ -88,12 +88,12 @@ class _Blocks(Tiles):
         found: tuple[jax.Array, Sequence[jax.Array]] = self._by_scalars(function, (0, None), row, column, plain, grad)
         return found
 
-    def by_place(self, grads: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-        """Return the gradients of all captured tensors.
+    def by_place(self, grads: Sequence[jax.Array]) -> tuple[jax.Array | None, ...]:
+        """Return the gradients of all captured tensors, and `None` for captured numbers.
 
         PyTorch describes the operator as one with a gradient for each. Zeros take the place of those that it ignores.
         """
-        results = [jnp.zeros_like(each) for each in self._captured]
+        results = [None if isinstance(each, int | float) else jnp.zeros_like(each) for each in self._captured]
         for place, grad in zip(self._places, grads, strict=True):
             results[place] = grad.astype(self._captured[place].dtype)
         return tuple(results)
@@ -209,7 +209,7 @@ def flex_attention_backward(
     score_captured: _Arrays = (),
     mask_captured: _Arrays = (),
     key: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]]:
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array | None, ...]]:
     """Return the gradients of query, key, value, and of each tensor that `score_mod` captured.
 
     `joint_graph` takes a score, the four indices, the gradient of the changed score and the captured tensors, and gives
