@@ -16,6 +16,7 @@ from torch_xla._engine.errors import NotComputed
 from torch_xla._engine.runtime import abstract_devices, buffers
 from torch_xla._engine.runtime import device_assignment as targets
 from torch_xla._engine.runtime.abstract_devices import PlannedBuffer
+from torch_xla._engine.runtime.buffers import Parts
 from torch_xla.interop import to_jax
 
 ONE = targets.of_device(jax.devices("cpu")[0])
@@ -70,7 +71,14 @@ def test_a_buffer_is_divided_and_put_together() -> None:
     assert buffers.place(columns, divided(None, "1")) is columns
     np.testing.assert_array_equal(buffers.get(columns), host)
     parts = {shard.device: np.asarray(shard.data) for shard in rows.addressable_shards}
-    np.testing.assert_array_equal(buffers.get(buffers.of_parts((8, 4), divided("0"), parts)), host)
+    by_columns = {shard.device: np.asarray(shard.data) for shard in columns.addressable_shards}
+    for made, sharding in zip(
+        buffers.of_parts([Parts((8, 4), divided("0"), parts), Parts((8, 4), divided(None, "1"), by_columns)]),
+        (divided("0"), divided(None, "1")),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(buffers.get(made), host)
+        assert made.sharding == sharding
     np.testing.assert_array_equal(buffers.get(buffers.of_processes(host, divided("0"))), host)
 
 

@@ -5,7 +5,8 @@ This module has every function that moves, makes or waits for a buffer without a
 
 import functools
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -68,15 +69,29 @@ def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
         return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
+class Parts(NamedTuple):
+    """The contents of a buffer on the devices of this process."""
+
+    size: tuple[int, ...]
+    sharding: Any
+    by_device: dict[jax.Device, np.ndarray]
+
+
 @uncollected
-def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.ndarray]) -> jax.Array:
-    """Create a buffer of this size from the parts for each device of this process."""
+def of_parts(wanted: Sequence[Parts]) -> list[jax.Array]:
+    """Create buffers from the parts for each device of this process. One call of JAX brings all parts."""
     if abstract_devices.active:
-        dtype = next(iter(parts.values())).dtype
-        return PlannedBuffer(size, dtype, sharding)  # type: ignore[return-value]
+        dtypes = [next(iter(each.by_device.values())).dtype for each in wanted]
+        planned = [PlannedBuffer(each.size, dtype, each.sharding) for each, dtype in zip(wanted, dtypes, strict=True)]
+        return planned  # type: ignore[return-value]
     with jax.enable_x64(True):
-        arrays = [jax.device_put(part, device) for device, part in parts.items()]
-        return jax.make_array_from_single_device_arrays(size, sharding, arrays)
+        parts = [part for each in wanted for part in each.by_device.values()]
+        arrays = iter(jax.device_put(parts, [device for each in wanted for device in each.by_device]))
+        by_buffer = [[next(arrays) for _ in each.by_device] for each in wanted]
+        return [
+            jax.make_array_from_single_device_arrays(each.size, each.sharding, own)
+            for each, own in zip(wanted, by_buffer, strict=True)
+        ]
 
 
 @uncollected

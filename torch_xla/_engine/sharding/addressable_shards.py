@@ -11,6 +11,7 @@ from ..dtypes import to_numpy
 from ..ir.tape import Value
 from ..lowering.machinery.jax_sharding import carried, to_jax
 from ..runtime import buffers, platform
+from ..runtime.device_assignment import Target
 from ..step.sync import materialise
 from ..tensor import sharding_annotations
 from ..tensor.storage import hold, snapshot, value_of
@@ -119,12 +120,18 @@ def _within(index: Sequence[slice], size: tuple[int, ...]) -> tuple[slice, ...]:
 def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return offset and size in `tensor` of the shard on each device of this process, in the order of the devices."""
     target = value_of(tensor).device.target
-    shape = tuple(tensor.shape)
-    sharding = to_jax(planned_sharding(tensor), target)
+    places = _places(tuple(tensor.shape), to_jax(planned_sharding(tensor), target))
+    return [(_begin(places[device]), _size(places[device])) for device in _in_order(target)]
+
+
+def _places(shape: tuple[int, ...], sharding: Any) -> dict[Any, tuple[slice, ...]]:
     index = sharding.addressable_devices_indices_map(carried(shape, sharding))
-    local = sorted(target.local, key=platform.ordinal_of)
-    places = [_within(index[device], shape) for device in local]
-    return [(_begin(place), _size(place)) for place in places]
+    return {device: _within(place, shape) for device, place in index.items()}
+
+
+def _in_order(target: Target) -> list[Any]:
+    """Return the devices of this process."""
+    return sorted(target.local, key=platform.ordinal_of)
 
 
 def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
@@ -133,34 +140,42 @@ def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
     Every process of the program brings its own. Where the devices do not divide the whole evenly, parts may have the
     padding of `Shard.padded`. Raises `RuntimeError` for parts of another number or size.
     """
-    give_local_shards(tensor, [part.to("cpu", copy=True) for part in parts])
+    give_local_shards([(tensor, [part.to("cpu", copy=True) for part in parts])])
 
 
-def give_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-    """Write the same, of parts on the CPU that the caller gives away: the devices may go on to use their memory."""
-    value = value_of(tensor)
-    target = value.device.target
-    sharding = to_jax(planned_sharding(tensor), target)
-    local = sorted(target.local, key=platform.ordinal_of)
-    whole = carried(tuple(tensor.shape), sharding)
+def give_local_shards(given: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]]) -> None:
+    """Write the same to several tensors, of parts on the CPU that the caller gives away.
+
+    The devices may go on to use the memory of the parts.
+    """
+    made = buffers.of_parts([_parts_of(tensor, parts) for tensor, parts in given])
+    for (tensor, _), buffer in zip(given, made, strict=True):
+        value = Value(snapshot(tensor).spec, value_of(tensor).device, None, -1)
+        value.buffer = buffer
+        hold(tensor, value)
+        mark = sharding_annotations.mark_of(tensor)
+        if mark is not None:
+            mark.seen = None
+
+
+def _parts_of(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> buffers.Parts:
+    target, shape = value_of(tensor).device.target, tuple(tensor.shape)
+    sharding, local = to_jax(planned_sharding(tensor), target), _in_order(target)
+    whole, places = carried(shape, sharding), _places(shape, sharding)
     if len(parts) != len(local):
         raise RuntimeError(
             f"load_local_shards_(): got {len(parts)} shards for the {len(local)} devices of this process"
         )
     length = sharding.shard_shape(whole)
-    for part, device, (_, size) in zip(parts, local, local_places(tensor), strict=True):
+    for part, device in zip(parts, local, strict=True):
+        size = _size(places[device])
         if tuple(part.shape) not in (size, length) or part.dtype != tensor.dtype:
             raise RuntimeError(
                 f"load_local_shards_(): the shard for {platform.real_name(device)} is {part.dtype} of shape "
                 f"{list(part.shape)}; expected {tensor.dtype} of {list(size)}"
             )
-    made = Value(snapshot(tensor).spec, value.device, None, -1)
     hosts = [_padded(to_numpy(part), length) for part in parts]
-    made.buffer = buffers.of_parts(whole, sharding, dict(zip(local, hosts, strict=True)))
-    hold(tensor, made)
-    mark = sharding_annotations.mark_of(tensor)
-    if mark is not None:
-        mark.seen = None
+    return buffers.Parts(whole, sharding, dict(zip(local, hosts, strict=True)))
 
 
 def _padded(host: np.ndarray, size: tuple[int, ...]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Convert tensors on a mesh to the form of `torch.distributed.checkpoint`: the shards of this process, on the CPU."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -136,16 +136,20 @@ class _Own(NamedTuple):
         places, is_empty = sharding.local_places(self.local), not self.local.numel()
         return {self.begin(begin): size for begin, size in places if 0 not in size or is_empty}
 
-    def load(self, parts: Mapping[tuple[int, ...], torch.Tensor]) -> None:
-        """Write these parts, whose memory the devices may go on to use."""
-        if not _is_on_xla(self.local):
-            self.local.copy_(parts[self.offset])
-            return
+    def in_order(self, parts: Mapping[tuple[int, ...], torch.Tensor]) -> list[torch.Tensor]:
+        """Return the part of each device of this process."""
         nothing = torch.empty(0, dtype=self.local.dtype)
         places = [(self.begin(begin), size) for begin, size in sharding.local_places(self.local)]
-        sharding.give_local_shards(
-            self.local, [parts[begin] if begin in parts else nothing.view(size) for begin, size in places]
-        )
+        return [parts[begin] if begin in parts else nothing.view(size) for begin, size in places]
+
+
+def _load(given: Sequence[tuple[_Own, Mapping[tuple[int, ...], torch.Tensor]]]) -> None:
+    """Write parts to tensors. The devices may go on to use the memory of the parts."""
+    for own, parts in given:
+        if not _is_on_xla(own.local):
+            own.local.copy_(parts[own.offset])
+    on_xla = [(own, parts) for own, parts in given if _is_on_xla(own.local)]
+    sharding.give_local_shards([(own.local, own.in_order(parts)) for own, parts in on_xla])
 
 
 def _own(tensor: torch.Tensor) -> _Own:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from ..._engine import metrics
-from ._helpers import _CpuShards, _is_on_xla, _own, flatten_state_dict, set_element, unflatten_state_dict
+from ._helpers import _CpuShards, _is_on_xla, _load, _own, flatten_state_dict, set_element, unflatten_state_dict
 from ._keeper import folder_of_job, start_again
 from ._slots import Head, Kept, Slot, array_at, room, sum_of, tensor_at
 
@@ -238,13 +238,8 @@ class Memory:
 
     def _put(self, head: Head, data: torch.Tensor, state_dict: Mapping[str, Any]) -> None:
         flat, paths = flatten_state_dict(dict(state_dict))
-        for name, value in flat.items():
-            if not isinstance(value, torch.Tensor):
-                continue
-            kept = head.tensors[name]
-            _own(value).load(
-                {begin: tensor_at(data, head.at[name, begin], size, kept.dtype) for begin, size in kept.parts.items()}
-            )
+        tensors = {name: _own(value) for name, value in flat.items() if isinstance(value, torch.Tensor)}
+        _load([(own, _parts_in(head, data, name)) for name, own in tensors.items()])
         others = pickle.loads(head.others)
         for name, path in paths.items():
             if name in others:
@@ -311,6 +306,12 @@ def holders_of(hosts: Sequence[object]) -> list[int | None]:
         for index, rank in enumerate(places[host]):
             found[rank] = there[index % len(there)]
     return found
+
+
+def _parts_in(head: Head, data: torch.Tensor, name: str) -> dict[tuple[int, ...], torch.Tensor]:
+    """Return the parts of a tensor that are in the data of a slot."""
+    kept = head.tensors[name]
+    return {begin: tensor_at(data, head.at[name, begin], size, kept.dtype) for begin, size in kept.parts.items()}
 
 
 def _described(tensor: torch.Tensor, parts: dict[tuple[int, ...], tuple[int, ...]]) -> Kept:

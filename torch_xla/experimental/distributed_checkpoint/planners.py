@@ -8,7 +8,7 @@ from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 
-from ._helpers import _CpuShards, _own, _parts_to_load, _separated, _sharded_cpu_state_dict
+from ._helpers import _CpuShards, _load, _own, _parts_to_load, _separated, _sharded_cpu_state_dict
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
@@ -135,5 +135,5 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             return
         parts.unread -= 1
         if not parts.unread:
-            _own(self._tensors[name]).load(parts.shards)
+            _load([(_own(self._tensors[name]), parts.shards)])
             parts.shards.clear()
