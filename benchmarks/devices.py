@@ -1,10 +1,11 @@
 """Training steps beside JAX by hand, as compiled for a TPU that is not here: memory, traffic and estimated time.
 
     pip install 'torch_xla[plan-tpu]'
-    python -m benchmarks.devices [gpt2_like llama_like ...] [--on v5e:1x1] [--layout fsdp] [--dtype bfloat16]
+    python -m benchmarks.devices [gpt2 llama resnet50 ...] [--on v5e:1x1] [--layout fsdp] [--dtype bfloat16]
 
 Both compile the same model with AdamW for one topology. With `--layout fsdp` the rows of every parameter and the
-examples of the batch are divided over its devices. Nothing runs. Ratios are ours by JAX's.
+examples of the batch are divided over its devices; with `--layout tp` the features of a Llama's layers are, as Megatron
+divides them. Nothing runs. Ratios are ours by JAX's.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import torch_xla
 import torch_xla.distributed.spmd as xs
-from benchmarks.jax_steps import JaxTraining, train
+from benchmarks.jax_models import PLATFORM
+from benchmarks.jax_steps import JaxTraining, autocast, train
 from benchmarks.models import OF_GPUS, WORKLOADS, Workload
 from benchmarks.steps import Setting, Steps
 from torch_xla._engine.planning import cost_model, estimated_cycles, hlo_parser
@@ -28,6 +30,7 @@ from torch_xla._engine.runtime.topologies import devices_of, named
 ALL = {**WORKLOADS, **OF_GPUS}
 # Which model of `jax_models` computes the same as a large workload.
 _LIKE = {"gpt2": "gpt2_like", "llama": "llama_like"}
+AXIS = "divided"
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,22 @@ def rows_divided(shape: tuple[int, ...], devices: int) -> tuple[str | None, ...]
     """Return the axis for each dimension of a value: the first, if it has rows for all devices."""
     if not shape or shape[0] % devices:
         return (None,) * len(shape)
-    return ("fsdp",) + (None,) * (len(shape) - 1)
+    return (AXIS,) + (None,) * (len(shape) - 1)
+
+
+def features_divided(name: str, shape: tuple[int, ...]) -> tuple[str | None, ...]:
+    """Return the axis for each dimension of a Llama's weight: of its results, or of what it takes from such a layer."""
+    layer = name.removesuffix(".weight").rpartition(".")[2]
+    if layer in ("attention_out", "down"):
+        return None, AXIS
+    return (AXIS, None) if layer in ("query", "key", "value", "gate", "up", "head") else (None,) * len(shape)
+
+
+def axes_of(layout: str, name: str, shape: tuple[int, ...], devices: int) -> tuple[str | None, ...]:
+    """Return the axis for each dimension of a parameter, or of a batch, which has no name."""
+    if layout == "fsdp":
+        return rows_divided(shape, devices)
+    return features_divided(name, shape) if layout == "tp" else (None,) * len(shape)
 
 
 def ours(workload: Workload, dtype: str, topology: str, layout: str) -> Figures:
@@ -75,9 +93,9 @@ def ours(workload: Workload, dtype: str, topology: str, layout: str) -> Figures:
 
     def step() -> None:
         if layout and not seen:
-            mesh = xs.Mesh(np.arange(count), (count,), ("fsdp",))
-            for each in (*steps.model.parameters(), steps.inputs, steps.targets):
-                xs.mark_sharding(each, mesh, rows_divided(tuple(each.shape), count))
+            mesh = xs.Mesh(np.arange(count), (count,), (AXIS,))
+            for name, each in (*steps.model.named_parameters(), ("", steps.inputs), ("", steps.targets)):
+                xs.mark_sharding(each, mesh, axes_of(layout, name, tuple(each.shape), count))
         seen.append(steps.step())
         steps.optimizer.zero_grad()  # no gradients are left behind, as in JAX
 
@@ -93,22 +111,25 @@ def ours(workload: Workload, dtype: str, topology: str, layout: str) -> Figures:
 def by_hand(name: str, workload: Workload, dtype: str, topology: str, layout: str) -> Figures:
     """The step in plain JAX."""
     devices = np.array(devices_of(named(topology)))
-    mesh = Mesh(devices, ("fsdp",))
+    mesh = Mesh(devices, (AXIS,))
     training = JaxTraining(_LIKE.get(name, name), workload.build(workload.dropout), workload.batch(), 0.0, dtype)
 
-    def placed(value: Any) -> jax.ShapeDtypeStruct:
-        axes = rows_divided(value.shape, len(devices)) if layout else ()
+    def placed(path: tuple[Any, ...], value: Any) -> jax.ShapeDtypeStruct:
+        axes = axes_of(layout, str(path[-1].key) if path else "", value.shape, len(devices))
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
 
-    state, x, labels = jax.tree.map(placed, (training.state, training.x, training.labels))
+    state = jax.tree.map_with_path(placed, training.state)
+    x, labels = placed((), training.x), placed((), training.labels)
     results = (jax.tree.map(lambda each: each.sharding, state), None)
     step = jax.jit(
         train.__wrapped__,
-        static_argnames=("forward", "rate", "dtype"),
+        static_argnames=("forward", "rate", "dtype", "narrowed"),
         donate_argnames=("state",),
         out_shardings=results if layout else None,
     )
-    lowered = step.lower(state, x, labels, forward=training.forward, rate=workload.dropout, dtype=training.dtype)
+    token = PLATFORM.set("tpu" if len(devices) == 1 else "")
+    lowered = step.lower(state, x, labels, training.forward, workload.dropout, training.dtype, autocast)
+    PLATFORM.reset(token)
     compiled = lowered.compile(compiler_options={"xla_tpu_no_crash_on_oom": True})
     return figures_of(compiled.as_text(), compiled.memory_analysis())
 
@@ -131,7 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__.split("\n")[0])
     parser.add_argument("workloads", nargs="*", choices=[*ALL, []], default=[], help="(default: three small ones)")
     parser.add_argument("--on", default="v5e:1x1", help="a topology, such as v5e:1x1 or v5e:2x2")
-    parser.add_argument("--layout", default="", choices=["", "fsdp"], help="how values are divided (default: not)")
+    parser.add_argument(
+        "--layout", default="", choices=["", "fsdp", "tp"], help="how values are divided (default: not)"
+    )
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     options = parser.parse_args()
     print("| ours / JAX by hand | MB moved | MB of intermediates | MB at the peak | kilocycles | MB of collectives |")

@@ -37,8 +37,14 @@ class ResNet:
         return ((wide - mean) * scale + self.p[f"{name}.bias"]).astype(x.dtype)
 
     def block(self, name: str, x: jax.Array, stride: int) -> jax.Array:
-        hidden = jax.nn.relu(self.norm(f"{name}.norm1", self.convolution(f"{name}.conv1", x, stride, 1)))
-        hidden = self.norm(f"{name}.norm2", self.convolution(f"{name}.conv2", hidden, 1, 1))
+        # A bottleneck has three convolutions, and the stride in the second.
+        is_narrow = f"{name}.conv3.weight" in self.p
+        sides = ((1, 0, 1), (2, 1, stride), (3, 0, 1)) if is_narrow else ((1, 1, stride), (2, 1, 1))
+        hidden = x
+        for number, padding, own_stride in sides:
+            hidden = hidden if number == 1 else jax.nn.relu(hidden)
+            hidden = self.convolution(f"{name}.conv{number}", hidden, own_stride, padding)
+            hidden = self.norm(f"{name}.norm{number}", hidden)
         if f"{name}.shortcut.0.weight" in self.p:
             x = self.norm(f"{name}.shortcut.1", self.convolution(f"{name}.shortcut.0", x, stride, 0))
         return jax.nn.relu(hidden + x)
@@ -47,9 +53,13 @@ class ResNet:
         x = self.convolution("0", images.transpose(0, 2, 3, 1), 2, 3)
         x = jax.nn.relu(self.norm("1", x))
         x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
-        for index, stride in enumerate((1, 1, 2, 1, 2, 1, 2, 1)):
-            x = self.block(f"{4 + index}", x, stride)
-        return linear(self.p, "14.", x.mean((1, 2)))
+        index = 4
+        while f"{index}.conv1.weight" in self.p:
+            # From the second stage on, the first block of each has a shortcut that halves the sides.
+            halves = index > 4 and f"{index}.shortcut.0.weight" in self.p
+            x = self.block(f"{index}", x, 2 if halves else 1)
+            index += 1
+        return linear(self.p, f"{index + 2}.", x.mean((1, 2)))
 
 
 def forward(p: Weights, images: jax.Array, key: jax.Array | None, rate: float) -> tuple[jax.Array, Weights]:

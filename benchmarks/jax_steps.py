@@ -1,5 +1,6 @@
 """Steps in JAX around the models of `jax_models.py`: training with AdamW, and inference; one jitted function each."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,12 +11,14 @@ from torch import Tensor, nn
 from benchmarks import jax_resnet
 from benchmarks.jax_models import FORWARD, Forward, Weights
 
+# Takes weights and the dtype to compute in, and gives the weights as the model takes them.
+Narrowed = Callable[[Weights, Any], Weights]
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 def forward_of(name: str) -> Forward:
     """The model that `WORKLOADS[name]` is."""
-    return jax_resnet.forward if name == "resnet_like" else FORWARD[name]
+    return jax_resnet.forward if name.startswith("resnet") else FORWARD[name]
 
 
 def weights_of(model: nn.Module) -> Weights:
@@ -29,6 +32,21 @@ def weights_of(model: nn.Module) -> Weights:
 def cast(weights: Weights, dtype: Any) -> Weights:
     """The weights as the model computes with them."""
     return {name: w.astype(dtype) if w.dtype == jnp.float32 else w for name, w in weights.items()}
+
+
+# Parts of the names of what `torch.autocast` leaves in float32: what is looked up, normalised with, or added.
+_WIDE = ("embedding", "position", "segment", "token", "norm", "cos", "sin", "running")
+
+
+def autocast(weights: Weights, dtype: Any) -> Weights:
+    """The weights as a model in `torch.autocast` computes with them: those of products and convolutions in `dtype`.
+
+    So what a layer adds to its input is added in float32, as in PyTorch; with `cast` all of it is in `dtype`.
+    """
+    return {
+        name: w.astype(dtype) if w.dtype == jnp.float32 and not any(part in name for part in _WIDE) else w
+        for name, w in weights.items()
+    }
 
 
 def inputs_of(tensor: Tensor, dtype: Any) -> jax.Array:
@@ -45,21 +63,29 @@ def loss_of(
     forward: Forward,
     rate: float,
     dtype: Any,
+    narrowed: Narrowed = cast,
 ) -> tuple[jax.Array, Weights]:
-    logits, replaced = forward(cast({**learned, **fixed}, dtype), x, key, rate)
+    logits, replaced = forward(narrowed({**learned, **fixed}, dtype), x, key, rate)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     loss = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
     return loss, {name: value.astype(jnp.float32) for name, value in replaced.items()}
 
 
-@partial(jax.jit, static_argnames=("forward", "rate", "dtype"), donate_argnames=("state",))
+@partial(jax.jit, static_argnames=("forward", "rate", "dtype", "narrowed"), donate_argnames=("state",))
 def train(
-    state: dict[str, Any], x: jax.Array, labels: jax.Array, forward: Forward, rate: float, dtype: Any
+    state: dict[str, Any],
+    x: jax.Array,
+    labels: jax.Array,
+    forward: Forward,
+    rate: float,
+    dtype: Any,
+    narrowed: Narrowed = cast,
 ) -> tuple[Any, jax.Array]:
     """Forward, backward and AdamW as `torch.optim.AdamW(lr=1e-3)` does it."""
     key, used = jax.random.split(state["key"])
     gradient = jax.value_and_grad(loss_of, has_aux=True)
-    (loss, replaced), gradients = gradient(state["learned"], state["fixed"], x, labels, used, forward, rate, dtype)
+    given = x, labels, used, forward, rate, dtype, narrowed
+    (loss, replaced), gradients = gradient(state["learned"], state["fixed"], *given)
     count = state["count"] + 1
     lr, decay, beta1, beta2, eps = 1e-3, 1e-2, 0.9, 0.999, 1e-8
     first = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state["first"], gradients)

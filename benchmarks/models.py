@@ -138,6 +138,50 @@ class ResNet(nn.Sequential):
         )
 
 
+class Bottleneck(nn.Module):
+    """Three convolutions, of which the middle one is narrow and takes the stride."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        hidden = F.relu(self.norm2(self.conv2(hidden)), inplace=True)
+        return F.relu(self.norm3(self.conv3(hidden)) + self.shortcut(x), inplace=True)
+
+
+class ResNet50(nn.Sequential):
+    """ResNet-50: the stem of `ResNet`, then bottlenecks 3-4-6-3."""
+
+    def __init__(self) -> None:
+        blocks: list[nn.Module] = []
+        inputs = 64
+        for width, stride, count in ((64, 1, 3), (128, 2, 4), (256, 2, 6), (512, 2, 3)):
+            for index in range(count):
+                blocks.append(Bottleneck(inputs, width, stride if index == 0 else 1))
+                inputs = 4 * width
+        super().__init__(
+            nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(2048, 1000),
+        )
+
+
 class Vit(nn.Module):
     """Images as 64 patches of 8x8 and a class token, through a pre-norm encoder."""
 
@@ -281,6 +325,7 @@ OF_GPUS = {
         lambda _: Llama(12, 1024, 16, 4, 2816, 32000, 1024),
         tokens(8, 1024, 32000),
     ),
+    "resnet50": Workload("ResNet-50", "32 of 224x224", lambda _: ResNet50(), values(32, 3, 224, 224)),
 }
 
 # So narrow that a step is almost only the host's work; named after the model in JAX that computes the same.

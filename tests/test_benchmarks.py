@@ -17,7 +17,7 @@ from benchmarks import decode, devices, former, hookless, long_run, page, readme
 from benchmarks.contestants import Compiled, Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
-from benchmarks.models import NARROW, WORKLOADS, Encoder
+from benchmarks.models import NARROW, WORKLOADS, Encoder, ResNet50
 from tests.support.topologies import needs_tpu_compiler
 
 
@@ -48,6 +48,20 @@ def test_a_model_in_jax_is_the_model_in_pytorch(name: str) -> None:
         expected = model.eval()(inputs)
     found = JaxInference(name, model, (inputs, targets)).step()
     torch.testing.assert_close(torch.tensor(np.asarray(found)), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_resnet_50_in_jax_is_the_model_in_pytorch() -> None:
+    torch.manual_seed(0)
+    model, (inputs, targets) = ResNet50().double(), WORKLOADS["resnet_like"].batch(2)
+    found = JaxInference("resnet50", model.eval(), (inputs, targets)).step()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            torch.tensor(np.asarray(found)), model(inputs.double()).float(), rtol=1e-3, atol=1e-3
+        )
+    in_jax = JaxTraining("resnet50", model.train(), (inputs, targets), 0.0)
+    loss = F.cross_entropy(model(inputs.double()), targets)
+    torch.testing.assert_close(torch.tensor(float(in_jax.step())), loss.detach().float(), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -213,8 +227,14 @@ def work(x):
 
 
 def test_rows_are_divided_where_there_are_enough() -> None:
-    assert devices.rows_divided((8, 3), 4) == ("fsdp", None)
+    assert devices.rows_divided((8, 3), 4) == (devices.AXIS, None)
     assert devices.rows_divided((6, 3), 4) == (None, None) and devices.rows_divided((), 4) == ()
+
+
+def test_features_are_divided_as_megatron_does() -> None:
+    assert devices.axes_of("tp", "blocks.0.gate.weight", (8, 4), 4) == (devices.AXIS, None)
+    assert devices.axes_of("tp", "blocks.0.down.weight", (4, 8), 4) == (None, devices.AXIS)
+    assert devices.axes_of("tp", "embedding.weight", (8, 4), 4) == (None, None) == devices.axes_of("tp", "", (8, 4), 4)
 
 
 @needs_tpu_compiler
