@@ -16,7 +16,7 @@ import torch_xla
 from benchmarks import decode, devices, former, hookless, long_run, page, readme
 from benchmarks.contestants import Compiled, Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
-from benchmarks.jax_steps import JaxInference, JaxTraining
+from benchmarks.jax_steps import JaxInference, JaxTraining, autocast, forward_of, weights_of
 from benchmarks.models import NARROW, WORKLOADS, Encoder, ResNet50
 from tests.support.topologies import needs_tpu_compiler
 
@@ -224,6 +224,20 @@ def work(x):
 """
     kept = ast.unparse(hookless.without_hooks(source)).split("def work(x):\n")[1]
     assert kept == "    y = x + 1\n    if y:\n        return y\n    return x"
+
+
+@pytest.mark.parametrize("name", ["gpt2_like", "llama_like"])
+def test_a_model_in_jax_computes_in_the_dtypes_of_autocast(name: str) -> None:
+    torch.manual_seed(0)
+    model, (inputs, _) = NARROW[name].build(0.0), NARROW[name].batch()
+    weights = autocast(weights_of(model), np.dtype("bfloat16"))
+    assert weights["embedding.weight"].dtype == weights["norm.weight"].dtype == np.float32
+    assert weights["blocks.0.attention_out.weight"].dtype == np.dtype("bfloat16")
+    found, _ = forward_of(name)(weights, inputs.numpy(), None, 0.0)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(inputs)
+    assert found.dtype == np.dtype("bfloat16") and expected.dtype is torch.bfloat16
+    torch.testing.assert_close(torch.tensor(np.asarray(found, np.float32)), expected.float(), rtol=0.02, atol=0.02)
 
 
 def test_rows_are_divided_where_there_are_enough() -> None:
