@@ -70,7 +70,7 @@ def rows_divided(shape: tuple[int, ...], devices: int) -> tuple[str | None, ...]
 
 
 def features_divided(name: str, shape: tuple[int, ...]) -> tuple[str | None, ...]:
-    """Return the axis for each dimension of a Llama's weight: of its results, or of what it takes from such a layer."""
+    """Return the axis for each dimension of a Llama's weight, as Megatron divides the layers."""
     layer = name.removesuffix(".weight").rpartition(".")[2]
     if layer in ("attention_out", "down"):
         return None, AXIS

@@ -139,7 +139,7 @@ class ResNet(nn.Sequential):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions, of which the middle one is narrow and takes the stride."""
+    """Three convolutions; the middle one has the stride."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
