@@ -238,7 +238,7 @@ class MpDeviceLoader:
         self._device = device
         # Read at each iteration: frameworks add to it after they got the loader.
         self._parallel_loader_kwargs = kwargs
-        self._again = input.Again()
+        self._again = input.AnotherLoop()
 
     # The place of the last iteration, for a loader that has a state, and what read it.
     _place: input.ReadAhead | None = None

@@ -124,7 +124,7 @@ class ReadAhead:
             return getattr(self.source, name)(state)
 
 
-class Again:
+class AnotherLoop:
     """How a loader begins again after its last iteration was left: as if no batch had been read ahead of those given.
 
     Most loaders begin anew. Some go on behind the last batch that was read, which is not the last that was given out,
