@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -237,3 +238,17 @@ def test_formats_and_addresses_are_refused(tmp_path: Path) -> None:
         manager(tmp_path, format="zarr")
     with pytest.raises(NotImplementedError, match=r"writes from one process to a folder; .* 'memory://run'"):
         CheckpointManager("memory://run", 1, chkpt_on_preemption=False, format="orbax")
+
+
+def test_a_job_does_not_begin_anew_beside_steps_of_orbax_at_an_address() -> None:
+    store = fsspec.filesystem("memory")
+    store.pipe_file("/orbax-run/5/_CHECKPOINT_METADATA", b"{}")
+    manager = CheckpointManager("memory://orbax-run", 1, chkpt_on_preemption=False)
+    try:
+        for ask in (manager.all_steps, lambda: manager.restore_latest({})):
+            with pytest.raises(NotImplementedError, match="Orbax has written step 5, .* Copy them to a folder"):
+                ask()
+        store.pipe_file("/orbax-run/6/.complete", b"1.0")
+        assert manager.all_steps() == [6]
+    finally:
+        store.rm("/orbax-run", recursive=True)

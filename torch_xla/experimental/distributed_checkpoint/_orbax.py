@@ -30,6 +30,7 @@ from ..._engine.tensor import from_numpy
 from ._helpers import _CpuShards, flatten_state_dict
 
 _METADATA = "_METADATA"
+MARK = "_CHECKPOINT_METADATA"  # a file of each step
 _STRINGS = "_strings.json"
 _ITEM = "default"  # the name that Orbax's manager gives to the only item of a step
 _OF_LIST = 1  # the kind of a key that is a place in a list or a tuple

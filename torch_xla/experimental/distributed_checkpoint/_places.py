@@ -16,6 +16,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, Sto
 
 from ..._engine.compat.names import torch_checkpoint
 from ..._engine.processes import process_count, process_index
+from ._orbax import MARK as ORBAX_MARK
 from ._orbax import OrbaxReader, items_of, written_at
 from ._orbax import is_whole as is_whole_orbax
 from ._orbax import write as write_orbax
@@ -161,12 +162,23 @@ class Address(Folder):
         return "/".join([self._root.rstrip("/"), *map(str, names)])
 
     def steps(self) -> list[int]:
-        """Return the steps whose checkpoints are complete, in order."""
+        """Return the steps whose checkpoints are complete, in order.
+
+        Raises `NotImplementedError` if all that is there was written by Orbax.
+        """
         self._files.invalidate_cache()
         if not self._files.exists(self._root):
             return []
         found = [each.rstrip("/").rpartition("/")[2] for each in self._files.ls(self._root, detail=False)]
-        return sorted(int(each) for each in found if each.isdigit() and self._files.exists(self._name(each, _COMPLETE)))
+        steps = [each for each in found if each.isdigit()]
+        complete = sorted(int(each) for each in steps if self._files.exists(self._name(each, _COMPLETE)))
+        for each in () if complete else steps:  # else a job would begin anew, and say nothing
+            if self._files.exists(self._name(each, ORBAX_MARK)):
+                raise NotImplementedError(
+                    f"CheckpointManager({self.path!r}): Orbax has written step {each}, and its checkpoints are read "
+                    "from a folder only. Copy them to a folder of this machine, and pass its path."
+                )
+        return complete
 
     def by_age(self) -> list[int]:
         """Return the same steps in the order in which they were written, which the last file of each has."""
