@@ -81,17 +81,17 @@ def test_every_replaced_method_is_confirmed_or_between_two_that_are() -> None:
 def test_a_table_of_guards_that_is_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [1, *[None] * device_guard._OURS]
     monkeypatch.setattr(device_guard, "_guards", lambda: table)
-    device_guard.register(lambda ours: table.__setitem__(device_guard._OURS, 7), None)  # as it should be
+    device_guard.register_guard(lambda ours: table.__setitem__(device_guard._OURS, 7), None)  # as it should be
     for damage in (lambda ours: None, lambda ours: table.__setitem__(device_guard._OURS - 1, 7)):
         table[:] = [1, *[None] * device_guard._OURS]
         with pytest.raises(RuntimeError, match="the table of device guards of torch .* differ"):
-            device_guard.register(damage, None)
+            device_guard.register_guard(damage, None)
     monkeypatch.setattr(device_guard, "_guards", lambda: None)
     with pytest.raises(RuntimeError, match="libc10 exports no _ZN3c10"):
-        device_guard.register(lambda ours: None, None)
+        device_guard.register_guard(lambda ours: None, None)
 
 
 def test_other_numbers_of_device_types_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_guard, "_OURS", 19)
     with pytest.raises(RuntimeError, match="the numbers of device types of torch"):
-        device_guard.register(lambda ours: None, None)
+        device_guard.register_guard(lambda ours: None, None)

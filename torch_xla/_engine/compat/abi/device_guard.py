@@ -9,8 +9,8 @@ C++ calls a guard where nothing may be raised, while Python raises an interrupt 
 few lines that look up a method of the guard: the process would end. So the methods here are C++'s own, or written in C.
 No line of Python runs, and an interrupt waits until the program is back in Python (`let_exceptions_pass`).
 
-If a release moved a method, we would overwrite another one. So `register` and `confirm_layout` compare the table of
-guards and the order of the methods with PyTorch's behaviour before anything is written, and refuse any difference.
+If a release moved a method, we would overwrite another one. So `register_guard` and `confirm_layout` compare the table
+of guards and the order of the methods with PyTorch's behaviour before anything is written, and refuse any difference.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ _PAIRS = {
 _keep: list[Any] = []
 
 
-def register(registration: Callable[[Any], object], guard: object) -> None:
+def register_guard(registration: Callable[[Any], object], guard: object) -> None:
     """Register `guard`, and confirm that PyTorch keeps guards where we look for them.
 
     Raises `RuntimeError` if it does not. Until then the table of guards is only read.
