@@ -34,7 +34,7 @@ def cast(weights: Weights, dtype: Any) -> Weights:
     return {name: w.astype(dtype) if w.dtype == jnp.float32 else w for name, w in weights.items()}
 
 
-# Parts of the names of what `torch.autocast` leaves in float32: what is looked up, normalised with, or added.
+# Parts of the names of weights that `torch.autocast` leaves in float32: embeddings, positions and norms.
 _WIDE = ("embedding", "position", "segment", "token", "norm", "cos", "sin", "running")
 
 

@@ -16,7 +16,7 @@ from torch_xla._engine.errors import NotComputed
 from torch_xla._engine.runtime import abstract_devices, buffers
 from torch_xla._engine.runtime import device_assignment as targets
 from torch_xla._engine.runtime.abstract_devices import PlannedBuffer
-from torch_xla._engine.runtime.buffers import Parts
+from torch_xla._engine.runtime.buffers import PartsByDevice
 from torch_xla.interop import to_jax
 
 ONE = targets.of_device(jax.devices("cpu")[0])
@@ -73,7 +73,9 @@ def test_a_buffer_is_divided_and_put_together() -> None:
     parts = {shard.device: np.asarray(shard.data) for shard in rows.addressable_shards}
     by_columns = {shard.device: np.asarray(shard.data) for shard in columns.addressable_shards}
     for made, sharding in zip(
-        buffers.of_parts([Parts((8, 4), divided("0"), parts), Parts((8, 4), divided(None, "1"), by_columns)]),
+        buffers.of_parts(
+            [PartsByDevice((8, 4), divided("0"), parts), PartsByDevice((8, 4), divided(None, "1"), by_columns)]
+        ),
         (divided("0"), divided(None, "1")),
         strict=True,
     ):

@@ -159,7 +159,7 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
             kept = operation.operands[1 - place]
             known = module.complex_number(kept)
             if known and not _has_minus_zero(known):
-                return  # which stays a number to those that ask for what is computed of constants
+                return  # the sum itself stays a number that constants compute
             with operation.location, ir.InsertionPoint(operation):
                 whole = filled(kept.type, 0.0) if known else _unsigned_zeros(kept).result
                 operation.results[0].replace_all_uses_with(whole)

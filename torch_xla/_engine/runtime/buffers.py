@@ -69,7 +69,7 @@ def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
         return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
-class Parts(NamedTuple):
+class PartsByDevice(NamedTuple):
     """The contents of a buffer on the devices of this process."""
 
     size: tuple[int, ...]
@@ -78,7 +78,7 @@ class Parts(NamedTuple):
 
 
 @uncollected
-def of_parts(wanted: Sequence[Parts]) -> list[jax.Array]:
+def of_parts(wanted: Sequence[PartsByDevice]) -> list[jax.Array]:
     """Create buffers from the parts for each device of this process. One call of JAX brings all parts."""
     if abstract_devices.active:
         dtypes = [next(iter(each.by_device.values())).dtype for each in wanted]

@@ -158,7 +158,7 @@ def give_local_shards(given: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]
             mark.seen = None
 
 
-def _parts_of(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> buffers.Parts:
+def _parts_of(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> buffers.PartsByDevice:
     target, shape = value_of(tensor).device.target, tuple(tensor.shape)
     sharding, local = to_jax(planned_sharding(tensor), target), _in_order(target)
     whole, places = carried(shape, sharding), _places(shape, sharding)
@@ -175,7 +175,7 @@ def _parts_of(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> buffers.Pa
                 f"{list(part.shape)}; expected {tensor.dtype} of {list(size)}"
             )
     hosts = [_padded(to_numpy(part), length) for part in parts]
-    return buffers.Parts(whole, sharding, dict(zip(local, hosts, strict=True)))
+    return buffers.PartsByDevice(whole, sharding, dict(zip(local, hosts, strict=True)))
 
 
 def _padded(host: np.ndarray, size: tuple[int, ...]) -> np.ndarray:

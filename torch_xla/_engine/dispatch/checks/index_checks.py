@@ -155,7 +155,7 @@ def _refuse_values_for_nothing(tensor: Tensor, indices: Sequence[Tensor | None],
 
 
 def _chosen_size(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> tuple[int, ...] | None:
-    """Return the size of what indices choose; `None` if it is not known here, or nothing that can be chosen."""
+    """Return the size of the elements that indices choose; `None` if it is not known, or if indices do not fit."""
     sizes: list[tuple[int, ...]] = []
     places: list[int] = []  # of indices, among the dimensions that a mask makes one of
     kept, dim = [], 0
