@@ -148,6 +148,11 @@ WHOLE: dict[str, Callable[[torch.Tensor], Any]] = {
     "isclose": lambda x: torch.isclose(x[1:2], x[2:3], 0, 0),
     "bool of a number": lambda x: bool(x[1]),
     "number above another": lambda x: bool(x[2] > x[1]) and bool(x[1] > x[12]),
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "floor of what is computed": lambda x: (x.abs() * -1.0).neg().neg().floor()[[0, 4, 5, 6]],
     "masked_select": lambda x: x.masked_select(x > 0),
 }  # fmt: skip
 
@@ -163,7 +168,18 @@ def test_orders_and_reductions_are_exact(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_ways_of_running_compare_exactly(way: str, dtype: torch.dtype) -> None:
     def function(x: torch.Tensor, number: float) -> tuple[torch.Tensor, ...]:
-        return x > 0, x.bool(), x.relu(), x.amax(), x > number, x.sort(stable=True)[1], x.sign(), x.double(), x.float()
+        return (
+            x > 0,
+            x.bool(),
+            x.relu(),
+            x.amax(),
+            x > number,
+            x.sort(stable=True)[1],
+            x.sign(),
+            x.double(),
+            x.float(),
+            x.floor(),
+        )
 
     each = numbers(dtype)
     each = each[each == each]

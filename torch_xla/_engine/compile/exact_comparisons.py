@@ -31,7 +31,7 @@ _COLLECTIVES = ("stablehlo.all_reduce", "stablehlo.reduce_scatter")
 
 
 def compare_exactly(module: ir.Module) -> None:
-    """Rewrite comparisons, extremes, signs and conversions of a module of StableHLO so that they read bits."""
+    """Rewrite comparisons, extremes, signs, floors and conversions of a module of StableHLO so that they read bits."""
     # Reductions first: an extreme in the body of one is no operation of its own.
     for rules in (_REDUCTIONS, _RULES):
         edited, found = EditedModule.reading(module, rules)
@@ -171,6 +171,32 @@ def _sign(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
     above, below = (_compared_with(held, value, 0.0, direction) for direction in ("GT", "LT"))
     one, minus_one = (filled(value.type, number) for number in (1.0, -1.0))
     return stablehlo.select(above, one, stablehlo.select(below, minus_one, value))
+
+
+def _floor(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
+    """Return -1 for what is little below zero, which would count as zero."""
+    held = float_of(operation.operands[0])
+    return None if held is None else _rounded(module, operation, held, held.least, -1.0)
+
+
+def _ceil(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
+    """Return 1 for what is little above zero."""
+    held = float_of(operation.operands[0])
+    return None if held is None else _rounded(module, operation, held, 0, 1.0)
+
+
+def _rounded(module: SubnormalFlow, operation: ir.Operation, held: Float, zero: int, number: float) -> Any:
+    """Return `number` for the subnormal numbers of one sign, which follow the bits of its `zero`."""
+    value = operation.operands[0]
+    if module.is_flushed(value):
+        return None
+    bits = _bits(held, value)
+    last = zero + (1 << held.fraction) - 1
+    is_small = stablehlo.and_(
+        _native(bits, _filled(held, value, zero + 1), "GE"), _native(bits, _filled(held, value, last), "LE")
+    )
+    rounded = stablehlo.floor(value) if number < 0 else stablehlo.ceil(value)
+    return stablehlo.select(is_small, filled(value.type, number), rounded)
 
 
 def _reduce(module: SubnormalFlow, operation: ir.Operation) -> ir.Value | None:
@@ -326,5 +352,7 @@ _RULES: dict[str, _Rule] = {
     "stablehlo.minimum": _extreme,
     "stablehlo.clamp": _clamp,
     "stablehlo.sign": _sign,
+    "stablehlo.floor": _floor,
+    "stablehlo.ceil": _ceil,
     "stablehlo.convert": _convert,
 }
