@@ -1,7 +1,7 @@
 """Tensors in the host's memory pass beside the device: here between two threads."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from torch_xla._engine.compat.names import torch_distributed
 from torch_xla._engine.distributed import host_collectives
 from torch_xla._engine.distributed.host_collectives import HostGroup, or_here
 from torch_xla._engine.errors import PeerError
@@ -109,3 +110,44 @@ def test_who_ended_or_does_not_come_to_connect_is_named(monkeypatch: pytest.Monk
     group = Group(HostGroup(dist.HashStore(), 0, [2, 3], datetime.timedelta(minutes=30)))
     with pytest.raises(PeerError, match="^Process 3 of 4 ended without a collective of objects or tensors"):
         group.broadcast([torch.ones(1)])
+
+
+@pytest.fixture
+def failing_tries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """In how many tries Gloo fails in the second process, while the first one believes itself connected."""
+    tries, made, connect = [0], dict.fromkeys((0, 1), 0), torch_distributed.gloo
+
+    def gloo(store: object, rank: int, *rest: Any) -> object:
+        made[rank] += 1
+        if made[rank] > tries[0]:
+            return connect(store, rank, *rest)
+        if rank == 1:
+            raise RuntimeError("Gloo connectFullMesh failed")
+        return object()
+
+    monkeypatch.setattr(torch_distributed, "gloo", gloo)
+    yield tries
+
+
+def test_where_gloo_does_not_connect_one_process_all_try_again(
+    failing_tries: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_tries[0] = 2
+    tensors = [torch.tensor([1.0 + rank]) for rank in (0, 1)]
+    groups = pair(monkeypatch)
+    with ThreadPoolExecutor(2) as threads:
+        works = list(threads.map(lambda group, tensor: group.allreduce([tensor]), groups, tensors))
+        list(threads.map(lambda work: work.wait(), works))
+    assert [tensor.tolist() for tensor in tensors] == [[3.0], [3.0]]
+    assert [group.host.connection().options._timeout for group in groups] == [datetime.timedelta(seconds=60)] * 2
+
+
+def test_processes_that_gloo_never_connects_all_raise(
+    failing_tries: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_tries[0] = 3
+    with ThreadPoolExecutor(2) as threads:
+        tried = [threads.submit(group.allreduce, [torch.ones(1)]) for group in pair(monkeypatch)]
+    for each in tried:
+        with pytest.raises(PeerError, match=r"in 3 tries of 30 s. Process 1: Gloo connectFullMesh failed"):
+            each.result()

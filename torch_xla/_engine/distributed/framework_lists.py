@@ -50,6 +50,6 @@ _ENTRIES: dict[str, Callable[[ModuleType], None]] = {
 
 
 def complete() -> None:
-    """Complete the lists of libraries that are imported, and of those that will be."""
+    """Complete the lists of libraries that are imported, now or later."""
     for name, enter in _ENTRIES.items():
         import_hooks.when_imported(name, enter)

@@ -34,6 +34,10 @@ _DTYPES = (
 # The interval, in seconds, at which a process that waits for others checks whether one has ended.
 _LOOK = 3.0
 
+# How many seconds Gloo has to connect processes that all are there, and how often it is asked to.
+_CONNECTING = 30.0
+_TRIES = 3
+
 # How many groups of the same processes there were: each has keys of its own in a store that outlives it.
 _times: dict[tuple[int, ...], int] = {}
 
@@ -65,22 +69,50 @@ class HostGroup:
         _start_exchanges()
         with self._lock:
             if self._made is None:
-                self._meet()
-                here = "127.0.0.1" if identity.place().is_on_one_machine else ""
-                self._made = torch_distributed.gloo(self._store, self._rank, self._size, self._timeout, here)
+                self._made = self._connected()
             return self._made
 
-    def _meet(self) -> None:
-        """Wait until all processes of the group try to connect: Gloo waits in C++, and cannot name the missing ones.
+    def _connected(self) -> Any:
+        """Return Gloo's group, in which all processes are connected.
+
+        Gloo may fail in one process while the others believe themselves connected, and would wait for it in the first
+        collective. So each says what it found, and where one has failed, all try again. Raises `PeerError` if the last
+        try fails too.
+        """
+        store: Any = self._store  # there is one: else the device carries all
+        here = "127.0.0.1" if identity.place().is_on_one_machine else ""
+        limit = min(self._timeout, timedelta(seconds=_CONNECTING))
+        failed: dict[int, str] = {}
+        for number in range(_TRIES):
+            self._meet(f"{number}/here", "")
+            made, error = None, ""
+            try:
+                made = torch_distributed.gloo(PrefixStore(str(number), store), self._rank, self._size, limit, here)
+            except RuntimeError as raised:
+                error = str(raised) or type(raised).__name__
+            self._meet(f"{number}/connected", error)
+            said = {index: store.get(f"{number}/connected/{place}") for place, index in enumerate(self._members)}
+            failed = {index: words.decode(errors="replace") for index, words in said.items() if words}
+            if made is not None and not failed:
+                torch_distributed.set_timeout(made, self._timeout)
+                return made
+        index, words = next(iter(failed.items()))
+        raise PeerError(
+            f"Gloo did not connect {self._size} processes for collectives of objects or tensors in the host's memory, "
+            f"in {_TRIES} tries of {limit.total_seconds():.0f} s. Process {index}: {words}"
+        )
+
+    def _meet(self, name: str, word: str) -> None:
+        """Say a word, and wait until all processes of the group have. Gloo would wait without naming the missing.
 
         Raises `PeerError` if one has ended without it, or does not come in time.
         """
-        store: Any = self._store  # there is one: else the device carries all
-        store.set(f"here/{self._rank}", "")
+        store: Any = self._store
+        store.set(f"{name}/{self._rank}", word)
         end = time.monotonic() + self._timeout.total_seconds()
         for place, index in enumerate(self._members):
             has_ended = False
-            while not store.check([f"here/{place}"]):
+            while not store.check([f"{name}/{place}"]):
                 watch = heartbeats.watch()
                 heartbeats.check()
                 if has_ended and watch is not None:
@@ -99,7 +131,7 @@ class HostGroup:
                 # It may have come just before its end, so it is looked for once more.
                 has_ended = watch is not None and index in watch.ended()
                 with suppress(RuntimeError):  # a store that is lost says so at the next look
-                    store.wait([f"here/{place}"], timedelta(seconds=max(0.01, min(left, _LOOK))))
+                    store.wait([f"{name}/{place}"], timedelta(seconds=max(0.01, min(left, _LOOK))))
 
 
 def _start_exchanges() -> None:

@@ -207,6 +207,11 @@ def gloo(store: object, rank: int, size: int, timeout: object, address: str) -> 
     return kind(store, rank, size, options)
 
 
+def set_timeout(group: object, timeout: object) -> None:
+    """Set how long the collectives of a group of `gloo` wait."""
+    group._set_default_timeout(timeout)  # type: ignore[attr-defined]
+
+
 class _OfProcesses(str):
     """The name of a device type that says it is not "xla" where PyTorch asks.
 
