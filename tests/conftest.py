@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import compiler, failures, limits, workers
+from tests.support import compiler, failures, limits, signals, workers
 from torch_xla._engine import precision
 from torch_xla._engine.compat.names.torch import product_precision
 from torch_xla._engine.compile import program_cache
@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     failures.configure(config)
     limits.limit_subprocesses()
+    signals.heed_interrupts()
     if config.option.markexpr not in ("slow", "exhaustive"):
         compiler.be_quick()
 
