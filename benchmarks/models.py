@@ -101,6 +101,24 @@ class Bert(nn.Module):
         return self.head(self.encoder(self.dropout(self.norm(x)))).flatten(0, 1)
 
 
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    """The input of a block in the shape of its result, to which it is added."""
+    if stride == 1 and inputs == outputs:
+        return nn.Sequential()
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+def _around_blocks(blocks: list[nn.Module], features: int, classes: int) -> list[nn.Module]:
+    """The layers of a ResNet: a strided stem, the blocks, and a head on the mean of each feature."""
+    stem = [
+        nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    ]
+    return [*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes)]
+
+
 class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -108,9 +126,7 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -126,16 +142,7 @@ class ResNet(nn.Sequential):
         for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
             blocks += [BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)]
             inputs = outputs
-        super().__init__(
-            nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
-            nn.BatchNorm2d(64),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, stride=2, padding=1),
-            *blocks,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(512, 10),
-        )
+        super().__init__(*_around_blocks(blocks, 512, 10))
 
 
 class Bottleneck(nn.Module):
@@ -150,9 +157,7 @@ class Bottleneck(nn.Module):
         self.norm2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
         self.norm3 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -170,16 +175,7 @@ class ResNet50(nn.Sequential):
             for index in range(count):
                 blocks.append(Bottleneck(inputs, width, stride if index == 0 else 1))
                 inputs = 4 * width
-        super().__init__(
-            nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
-            nn.BatchNorm2d(64),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, stride=2, padding=1),
-            *blocks,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(2048, 1000),
-        )
+        super().__init__(*_around_blocks(blocks, 2048, 1000))
 
 
 class Vit(nn.Module):
