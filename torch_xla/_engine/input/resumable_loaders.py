@@ -171,7 +171,7 @@ def _tries(loader: Iterable[object], takes: str, tells: str, first: list[_Answer
 def _is_same(one: object, other: object) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # arrays of more than one element say no truth
+    except (RuntimeError, ValueError):  # tensors and arrays of more than one element say no truth
         return pickle.dumps(one) == pickle.dumps(other)
 
 
