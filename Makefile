@@ -32,7 +32,7 @@ test: $(READY)
 	@$(RUN) tools/check.py -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: $(READY)
-	@$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m slow -o faulthandler_timeout=1500 $(ARGS)
+	@$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "slow and not exhaustive" -o faulthandler_timeout=1500 $(ARGS)
 
 test-frameworks: $(FRAMEWORKS)/ready
 	@$(FRAMEWORKS)/bin/python -m pytest tests/test_frameworks.py tests/test_notebooks.py -m frameworks $(ARGS)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.support import compiler, failures, limits, signals, workers
-from torch_xla._engine import precision
+from torch_xla._engine import compiler_options, precision
 from torch_xla._engine.compat.names.torch import product_precision
 from torch_xla._engine.compile import program_cache
 from torch_xla._engine.compile.disk import cache_folder
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     failures.configure(config)
     limits.limit_subprocesses()
     signals.heed_interrupts()
-    if config.option.markexpr not in ("slow", "exhaustive"):
+    if config.option.markexpr != "exhaustive":
         compiler.be_quick()
 
 
@@ -136,6 +136,16 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, cache_key: str) -> None:
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", cache_key)
     cache_folder.choose(None)
+
+
+@pytest.fixture(autouse=True)
+def compiled_as_for_users(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have slow tests of values compile with XLA's optimizations (`tests/support/compiler.py`)."""
+    slow = request.node.get_closest_marker("slow") is not None
+    options = compiler.options_for(request.path.relative_to(request.config.rootpath)) if slow else {}
+    undo = compiler_options.choose({**compiler_options.chosen(), **options})
+    yield
+    undo()
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ def test_a_run_that_loses_a_process_ends_where_one_does_that_was_left_alone(
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [*command, "--checkpoint", str(tmp_path / name), *lost],
-            env=environment, capture_output=True, text=True, timeout=300,
+            env=environment, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert ("goes on at step 10" in done.stdout) == bool(lost)

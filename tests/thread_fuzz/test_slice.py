@@ -16,7 +16,7 @@ def test_no_update_of_several_threads_is_lost() -> None:
     check(range(8))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 def test_no_update_of_several_threads_is_lost_in_many_runs() -> None:
     check(range(100, 130))

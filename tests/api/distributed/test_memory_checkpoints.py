@@ -405,7 +405,7 @@ def given_back(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "hosts", "expected", "said"),
     [
-        ("kill", 1, [(6, "memory", 7)] * 2, ""),
+        pytest.param("kill", 1, [(6, "memory", 7)] * 2, "", marks=pytest.mark.exhaustive),
         ("damage", 1, [(4, "path", 5)] * 2, "that of process 1 is in no host's memory"),
         ("host", 2, [(6, "memory", 7), (6, "peer", 7)], ""),
         ("keeper", 1, [(None, "", 0)] * 2, "the process that gives .* back at the end of the job is gone"),
