@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tests.support.rules import DROPPED, of_the_cpu, to_jax, to_torch
-from torch_xla._engine import dtypes
+from torch_xla._engine import compiler_options, dtypes
 from torch_xla._engine.lowering.machinery import promotion as promote
 from torch_xla._engine.lowering.machinery.registry import Promotion, rule_of
 
@@ -86,7 +86,8 @@ def check_calls(
         def run(inputs: list[list[Any]]) -> list[Any]:
             return [lower(given) for lower, given in zip(functions, inputs, strict=True)]
 
-        results = jax.jit(run)([inputs for inputs, _ in prepared])
+        options = dict(compiler_options.chosen()) or None
+        results = jax.jit(run, compiler_options=options)([inputs for inputs, _ in prepared])
     for each, result in zip(made, results, strict=True):
         arrays = jax.tree.leaves(result)
         assert not any(array.weak_type for array in arrays), f"{each}: the result is weakly typed"

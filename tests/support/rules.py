@@ -4,13 +4,13 @@ import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_xla._engine import dtypes
+from torch_xla._engine import compiler_options, dtypes
 from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compat.patches import mlir_contexts
 from torch_xla._engine.lowering.machinery import promotion as promote
 from torch_xla._engine.lowering.machinery.registry import Promotion, rule_of
 
@@ -18,11 +18,12 @@ DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "g
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
+    """Copy a CPU tensor; `jnp.asarray` would compile a program for each size."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype in (torch.bfloat16,) or "float8" in str(tensor.dtype):
         width = {1: torch.uint8, 2: torch.int16}[tensor.element_size()]
-        return jnp.asarray(tensor.view(width).numpy().view(dtypes.to_jax(tensor.dtype)))
-    return jnp.asarray(tensor.numpy())
+        return jax.device_put(tensor.view(width).numpy().view(dtypes.to_jax(tensor.dtype)), may_alias=False)
+    return jax.device_put(tensor.numpy(), may_alias=False)
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
@@ -53,7 +54,7 @@ def apply_rule(
         dtype = promote.common_dtype(tensors, numbers)
         if rule.promotion is Promotion.FLOAT:
             dtype = promote.float_dtype(dtype)
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"), mlir_contexts.kept():
         arrays = [to_jax(x) for x in leaves if isinstance(x, torch.Tensor)]
         if dtype is not None:
             arrays = [x.astype(dtypes.to_jax(dtype)) for x in arrays]
@@ -71,7 +72,10 @@ def apply_rule(
                 k["key"] = key
             return rule.lower(*a, **k)
 
-        result = (jax.jit(run) if jit else run)(arrays, given, jax.random.key(seed, impl="rbg"))
+        options = dict(compiler_options.chosen()) or None
+        result = (jax.jit(run, compiler_options=options) if jit else run)(
+            arrays, given, jax.random.key(seed, impl="rbg")
+        )
     return jax.tree.map(to_torch, result)
 
 
