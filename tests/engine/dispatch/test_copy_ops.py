@@ -150,3 +150,11 @@ def test_a_tensor_of_the_host_that_was_refused_is_what_it_was() -> None:
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         t + host
     assert t.copy_(host).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_lists_of_unlike_lengths_are_refused_where_the_cpu_reads_beyond_them(count: int) -> None:
+    left, right = ([torch.ones(3, device="xla")] * many for many in (2, count))
+    for copy in (torch.ops.aten._foreach_copy, torch._foreach_copy_):
+        with pytest.raises(RuntimeError, match=f"lists must have the same number of tensors, got 2 and {count}"):
+            copy(left, right)

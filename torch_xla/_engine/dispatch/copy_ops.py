@@ -46,7 +46,10 @@ def of_lists(name: str) -> Callable[..., object]:
     writes = name.endswith("_")
 
     def kernel(self: list[Tensor], src: list[Tensor], *args: Any, **kwargs: Any) -> object:
-        if len({each.device for each in (*self, *src)}) == 1 or len(self) != len(src):
+        if len(self) != len(src):
+            # PyTorch's kernel of the form that writes nothing reads the second list beyond its end.
+            raise RuntimeError(f"Tensor lists must have the same number of tensors, got {len(self)} and {len(src)}")
+        if len({each.device for each in (*self, *src)}) == 1:
             return record(self, src, *args, **kwargs)
         pairs = zip(self, src, strict=True)
         if writes:
