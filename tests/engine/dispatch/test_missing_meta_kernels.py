@@ -1,14 +1,18 @@
 """Results without a correct meta kernel of PyTorch have the sizes, strides and dtypes of the CPU."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
+import torch_xla
 from tests.support.twins import check_same
 from torch_xla._engine.dispatch import missing_meta_kernels
+from torch_xla.experimental import eager_mode
 
 aten = torch.ops.aten
 
@@ -203,3 +207,46 @@ def test_a_loss_of_unlike_floats_is_learnt_from_in_the_dtype_of_its_input() -> N
     (gradient,) = torch.autograd.grad(torch.nn.functional.huber_loss(x, torch.ones(2, device="xla")), x)
     assert gradient.dtype is torch.float16
     assert gradient.tolist() == [-0.375, 0.5]
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_complex_blocks_without_dimensions_count_by_their_kind(half: torch.dtype) -> None:
+    for dtype in (torch.complex32, torch.complex64, torch.complex128):
+        for sizes in (((2, 2), ()), ((), (2, 2)), ((), ()), ((0,), ())):
+            blocks = [torch.ones(size).to(each) for size, each in zip(sizes, (half, dtype), strict=True)]
+            expected = torch.block_diag(*blocks)
+            assert torch.block_diag(*(block.to("xla") for block in blocks)).dtype is expected.dtype
+
+
+@pytest.mark.parametrize("shift", [operator.lshift, operator.rshift])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
+@pytest.mark.parametrize("mode", ["recorded", "eager", "replay"])  # PyTorch itself refuses to trace them
+def test_truth_values_shift_and_are_shifted(shift: Any, dtype: torch.dtype, mode: str) -> None:
+    truths, numbers = torch.tensor([True, False, True]), torch.tensor([3, 1, 0]).to(dtype)
+    calls = [(truths, numbers), (numbers, truths), (truths, 1), (numbers, True)]
+    expected = [shift(*call) for call in calls]
+    moved = [[each.to("xla") if isinstance(each, torch.Tensor) else each for each in call] for call in calls]
+
+    def program(pairs: Any) -> Any:
+        return [shift(*pair) for pair in pairs]
+
+    with in_mode(mode, program) as run:
+        for _ in range(3):
+            found = run(moved)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.dtype is theirs.dtype and torch.equal(ours.cpu(), theirs)
+
+
+@contextmanager
+def in_mode(mode: str, program: Any) -> Iterator[Any]:
+    if mode == "replay":
+        program = torch_xla.compile(program, replay=True)
+    eager_mode(mode == "eager")
+    try:
+        yield program
+    finally:
+        eager_mode(False)

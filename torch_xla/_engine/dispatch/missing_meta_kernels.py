@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..compat.names import torch as private
 from ..compat.names.torch import pytree
-from ..lowering.machinery.promotion import common_dtype
 from ..metrics.user_lines import user_line
+from ..quiet_calls import quiet
 from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten
@@ -178,9 +178,13 @@ def _promoted(op: Callable[..., Tensor]) -> Callable[..., object]:
     return kernel
 
 
+@quiet()  # complex32 is experimental, and PyTorch says so when the result is made
 def block_diag(tensors: list[Tensor]) -> Tensor:
     """Promote as other operators: a tensor without dimensions counts only if its kind is higher."""
-    dtype = common_dtype([(tensor.dtype, tensor.dim()) for tensor in tensors], [])
+    found = [[tensor.dtype for tensor in tensors if bool(tensor.dim()) is has] for has in (True, False)]
+    twins = [torch.empty((1,) * has, dtype=functools.reduce(torch.promote_types, of), device="meta")
+             for has, of in zip((True, False), found, strict=True) if of]  # fmt: skip
+    dtype = torch.result_type(twins[0], twins[-1])
     return aten.block_diag.default(tensors).to(dtype)  # type: ignore[no-any-return]
 
 
@@ -299,6 +303,36 @@ def _masked_fill(op: Any) -> Callable[..., Tensor]:
     return kernel
 
 
+def _refusing(op: Any, is_wrong: Callable[..., bool]) -> Callable[..., object]:
+    """Refuse what PyTorch's own kernel does not look at: after any error here, the CPU's is raised."""
+
+    def kernel(*args: Any, **kwargs: Any) -> object:
+        if is_wrong(*args, **kwargs):
+            raise RuntimeError(f"{op.name()}: the CPU refuses these sizes, dimensions or words")
+        return op(*args, **kwargs)
+
+    return kernel
+
+
+def _puts_elsewhere(self: Tensor, index: Tensor, source: Tensor, *_: object) -> bool:
+    return index.numel() != source.numel() or (index.numel() > 0 and not self.numel())
+
+
+# PyTorch's own kernels of the shifts that operators of Python call refuse truth values, and these take them.
+_SHIFTS = {
+    "aten::__lshift__.Tensor": aten.bitwise_left_shift.Tensor,
+    "aten::__lshift__.Scalar": aten.bitwise_left_shift.Tensor_Scalar,
+    "aten::__ilshift__.Tensor": aten.bitwise_left_shift_.Tensor,
+    "aten::__ilshift__.Scalar": aten.bitwise_left_shift_.Tensor_Scalar,
+    "aten::__rshift__.Tensor": aten.bitwise_right_shift.Tensor,
+    "aten::__rshift__.Scalar": aten.bitwise_right_shift.Tensor_Scalar,
+    "aten::__irshift__.Tensor": aten.bitwise_right_shift_.Tensor,
+    "aten::__irshift__.Scalar": aten.bitwise_right_shift_.Tensor_Scalar,
+}
+
+_REDUCTIONS = ("prod", "mean", "amax", "amin")
+
+
 def _contiguous(op: Any) -> Callable[..., object]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
@@ -388,6 +422,13 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{op.name(): _in_dtype_of(place, op) for op, place in _IN_DTYPE_OF.items()},
     "aten::addr": addr,
     "aten::block_diag": block_diag,
+    "aten::bucketize.Tensor": _refusing(aten.bucketize.Tensor, lambda self, bounds, **_: bounds.dim() != 1),
+    **{
+        op.name(): _refusing(op, lambda self, dim, index, source, reduce, **_: reduce not in _REDUCTIONS)
+        for op in (aten.index_reduce.default, aten.index_reduce_.default)
+    },
+    **{op.name(): _refusing(op, _puts_elsewhere) for op in (aten.put.default, aten.put_.default)},
+    **_SHIFTS,
     "aten::geqrf": geqrf,
     "aten::histc": histc,
     "aten::index.Tensor": index,

@@ -68,6 +68,8 @@ def _is_fractional(operand: object) -> bool:
 
 
 def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: object) -> bool:
+    if indices.dim() not in (1, 2) or offsets.dim() != 1 or weight.dim() != 2:
+        return True
     if beyond(indices, 0, weight.shape[0] - 1):
         return True
     known = _shown(offsets)
