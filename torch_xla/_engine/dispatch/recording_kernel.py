@@ -470,6 +470,7 @@ def out_variant(name: str) -> Kernel:
         read = list(map(value_of, both))
         results = compute(*args, **rest)
         flat = [results] if isinstance(results, Tensor) else list(results)
+        cpu_errors.refuse_overlapping_out(operator, outs, flat, args, kwargs)
         changes = tuple((out.dtype, result.dtype) for out, result in zip(outs, flat, strict=True))
         asked = changes, tuple(each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype))
         if asked not in settled:
@@ -477,7 +478,6 @@ def out_variant(name: str) -> Kernel:
                 cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
             settled.add(asked)
         cpu_errors.refuse_resizing_operands(operator, outs, flat, args, kwargs)
-        cpu_errors.refuse_overlapping_out(operator, outs, args, kwargs)
         cpu_errors.refuse_partial_overlap(operator, outs, args, kwargs)
         if not both:
             fill_all(outs, flat)

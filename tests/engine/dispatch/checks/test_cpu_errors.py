@@ -273,3 +273,47 @@ def test_matrices_of_truth_values_are_multiplied_where_the_cpu_does(name: str) -
             return str(refusal)
 
     assert outcome("xla") == outcome("cpu")
+
+
+# PyTorch's kernels for the CPU write to some of these as if each element had a place: behind the memory there is.
+SHOWN_TWICE: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "_softmax": lambda x, out: torch._softmax(x, 0, False, out=out),
+    "_log_softmax": lambda x, out: torch._log_softmax(x, 1, False, out=out),
+    "eye": lambda x, out: torch.eye(3, out=out),
+    "sum": lambda x, out: torch.sum(x.expand(2, 3, 3), 0, out=out),
+    "diag": lambda x, out: torch.diag(x[0], out=out),
+    "of another dtype": lambda x, out: torch.sigmoid(x, out=out.double().narrow(0, 0, 1).expand(3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN_TWICE)
+def test_an_out_that_shows_an_element_twice_is_refused_without_asking_the_cpu(name: str) -> None:
+    for _ in range(30):  # one write behind its end need not end the process
+        with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+            SHOWN_TWICE[name](torch.ones(3, 3, device="xla"), torch.zeros(1, 3, device="xla").expand(3, 3))
+
+
+WRONG: dict[str, Call] = {
+    "bucketize": lambda ones: torch.bucketize(ones(2, 3, 4), ones(2, 3, 4)),
+    "bucketize without dimensions": lambda ones: torch.bucketize(ones(2), ones(())),
+    "put of more than there are places": lambda ones: torch.put(ones(3), ones(0).long(), ones(2)),
+    "put_ of more than there are places": lambda ones: ones(0).put_(ones(0).long(), ones(3, 3)),
+    "put into nothing": lambda ones: torch.put(ones(0), ones(1).long(), ones(1)),
+    "index_reduce by a sum": lambda ones: ones(3).index_reduce(0, ones(1).long(), ones(1), "sum"),
+    "index_reduce_ by a sum": lambda ones: ones(3).index_reduce_(0, ones(1).long(), ones(1), "sum"),
+    "embedding_bag of a block": lambda ones: torch.embedding_bag(ones(4, 2), ones(2, 2, 2).long(), ones(1).long())[0],
+    "embedding_bag of a number": lambda ones: torch.embedding_bag(ones(4, 2), ones(()).long(), ones(1).long())[0],
+    "embedding_bag by a table": lambda ones: torch.embedding_bag(ones(4, 2), ones(2).long(), ones(1, 1).long())[0],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_sizes_and_words_that_the_cpu_refuses_are_refused(name: str) -> None:
+    assert outcome_of(WRONG[name], "xla") == outcome_of(WRONG[name], "cpu")
+
+
+def outcome_of(call: Call, device: str) -> tuple[type, str]:
+    """Return the error that a call must raise."""
+    with pytest.raises(Exception) as refusal:
+        call(lambda *size: torch.ones(*size, device=device))
+    return refusal.type, str(refusal.value)

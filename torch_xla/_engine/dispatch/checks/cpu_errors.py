@@ -144,11 +144,18 @@ def refuse_partial_overlap_of_lists(args: tuple[Any, ...]) -> None:
 
 
 def refuse_overlapping_out(
-    operator: Operator, outs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    operator: Operator, outs: list[Tensor], results: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise as PyTorch does if an `out=` shows an element twice; it looks at that before it looks at sizes."""
-    if any(has_internal_overlap(_geometry(out)) is InternalOverlap.YES for out in outs):
-        refuse_if_the_cpu_does(operator, args, kwargs)
+    """Raise as PyTorch does if an `out=` shows an element twice; it looks at that before it looks at sizes.
+
+    The CPU is asked about an `out=` of another size alone. Some of its kernels write to one of the same size as if its
+    elements were beside each other: beyond the memory that it has, which ends the process.
+    """
+    for out, result in zip(outs, results, strict=True):
+        if has_internal_overlap(_geometry(out)) is InternalOverlap.YES:
+            if out.shape == result.shape:
+                raise RuntimeError(_OVERLAPPING_TARGET)
+            refuse_if_the_cpu_does(operator, args, kwargs)
 
 
 def refuse_resizing_operands(
