@@ -113,3 +113,27 @@ def test_a_replay_writes_a_triangle_of_elements_that_are_shown_several_times() -
     for seed in range(4):
         x = values(3, d="cpu", seed=seed)
         assert torch.equal(step(x.to("xla")).cpu(), (x + 9).expand(3, 3).tril_())
+
+
+def last_written(name: str, x: torch.Tensor, out: torch.Tensor, diagonal: int) -> None:
+    """Write a triangle row by row, and in each row what is outside of it first."""
+    *batch, rows, columns = x.shape
+    for matrix, target in zip(x.reshape(-1, rows, columns), out.expand(*batch, rows, columns), strict=True):
+        for row in range(rows):
+            beyond = [column - row - diagonal for column in range(columns)]
+            inside = [each <= 0 if name == "tril" else each >= 0 for each in beyond]
+            for column in sorted(range(columns), key=lambda c: inside[c]):
+                target[row, column] = matrix[row, column] if inside[column] else 0
+
+
+@pytest.mark.parametrize("name", ["tril", "triu"])
+@pytest.mark.parametrize("diagonal", [-1, 0, 1, 5])
+@pytest.mark.parametrize("size", [(1, 3, 1), (1, 1, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1, 1, 1)], ids=str)
+def test_a_triangle_may_be_written_to_elements_that_out_shows_several_times(
+    name: str, diagonal: int, size: tuple[int, ...]
+) -> None:
+    x, expected, found = values(2, 3, 4, d="cpu"), torch.ones(size), torch.ones(size, device="xla")
+    last_written(name, x, expected.expand(2, 3, 4), diagonal)
+    out = found.expand(2, 3, 4)
+    assert getattr(torch, name)(x.to("xla"), diagonal, out=out) is out
+    assert torch.equal(found.cpu(), expected)

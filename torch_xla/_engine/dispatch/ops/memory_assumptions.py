@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..recording_kernel import recorder
+from ..recording_kernel import out_variant, recorder
 
 
 def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
@@ -94,9 +94,39 @@ def _triangle(name: str) -> Callable[[Tensor, int], Tensor]:
     return kernel
 
 
+def _triangle_out(name: str) -> Callable[..., object]:
+    """Return the kernel of `tril.out` or `triu.out`, which may write to elements that a tensor shows several times.
+
+    Such an element has the value of the last of its places afterwards. The CPU writes those outside of the triangle
+    first, row by row.
+    """
+    fill = out_variant(f"aten::{name}.out")
+
+    def kernel(self: Tensor, diagonal: int = 0, *, out: Tensor) -> object:
+        places = zip(out.shape, out.stride(), strict=True)
+        repeated = [dim - out.dim() for dim, (size, stride) in enumerate(places) if size > 1 and stride == 0]
+        if not repeated or not out.numel() or self.shape != out.shape or self.dtype is not out.dtype or self.dim() < 2:
+            return fill(self, diagonal, out=out)
+        result = self.tril(diagonal) if name == "tril" else self.triu(diagonal)
+        rows, columns = result.shape[-2:]
+        if -1 in repeated and name == "tril":  # in each row, the last one inside of the triangle
+            last = (torch.arange(rows, device=self.device) + diagonal).clamp(0, columns - 1)
+            result = result.gather(-1, last[:, None].expand(*result.shape[:-1], 1))
+        shown = out
+        for dim in repeated:
+            result = result.narrow(dim, result.shape[dim] - 1, 1)
+            shown = shown.narrow(dim, 0, 1)
+        shown.copy_(result)
+        return out
+
+    return kernel
+
+
 KERNELS: dict[str, Callable[..., object]] = {
     "tril_": _triangle("tril_"),
     "triu_": _triangle("triu_"),
+    "tril.out": _triangle_out("tril"),
+    "triu.out": _triangle_out("triu"),
     "addbmm_": addbmm_,
     "as_strided_copy": as_strided_copy,
     "as_strided_scatter": as_strided_scatter,
