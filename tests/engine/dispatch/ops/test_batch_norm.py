@@ -70,3 +70,28 @@ def test_the_gradients_are_those_of_the_cpu() -> None:
 def test_inference_without_statistics_is_refused() -> None:
     with pytest.raises(RuntimeError, match="running_mean and running_var must be given when training is False"):
         torch.native_batch_norm(X.to("xla"), None, None, None, None, False, 0.1, 1e-5)  # this call crashes the CPU
+
+
+def test_statistics_of_the_batch_are_for_training_alone() -> None:
+    with pytest.raises(RuntimeError, match="running_mean and running_var must be given when training is False"):
+        ATEN._native_batch_norm_legit.no_stats(X.to("xla"), None, None, False, 0.1, 1e-5)  # it crashes the CPU
+
+
+@pytest.mark.parametrize("size", [(4, 3, 2), (4, 3), (), (3,)])
+@pytest.mark.parametrize("call", [
+    lambda x, mean, var: ATEN._batch_norm_no_update(x, None, None, mean, var, 0.1, 1e-5),
+    lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5),
+], ids=["no update", "native"])  # fmt: skip
+def test_batch_norm_gives_or_refuses_what_the_cpu_does(call: Callable[..., Any], size: tuple[int, ...]) -> None:
+    found: list[Any] = []
+    for device in ("cpu", "xla"):
+        a = arguments(device)
+        x = torch.arange(float(torch.Size(size).numel()), device=device).reshape(size)
+        try:
+            found.append([each.cpu() for each in call(x, a["mean"], a["var"])])
+        except (RuntimeError, IndexError, ValueError) as refusal:
+            found.append(type(refusal))
+    if isinstance(found[0], type):
+        assert found[0] is found[1]
+    else:
+        torch.testing.assert_close(found[1], found[0])

@@ -51,6 +51,23 @@ def native_batch_norm(
         return out, mean, invstd
 
 
+def native_batch_norm_by_name(input: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Do as `native_batch_norm`; `torch.native_batch_norm` refuses an input without dimensions by another error."""
+    if not input.dim():
+        raise RuntimeError(
+            "native_batch_norm expects an input of (batch, channels, ...), but got a tensor without dimensions. "
+            "Give it two, for example with input.reshape(1, 1)."
+        )
+    return native_batch_norm(input, *args)
+
+
+def batch_norm_without_statistics(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize by the statistics of the batch; PyTorch's kernel for the CPU looks for others if not in training."""
+    return native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
 def native_batch_norm_out(
     *args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,6 +91,20 @@ def batch_norm_with_update(
     return *results, input.new_empty(0, dtype=torch.uint8)
 
 
+def batch_norm_no_update(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """Do as `native_batch_norm` in evaluation, with a reserve for the backward, which is empty."""
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    return *results, input.new_empty(0, dtype=torch.uint8)
+
+
 def batch_norm_with_update_out(
     *args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor, reserve: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -90,10 +121,12 @@ def batch_norm_backward(*args: object) -> tuple[torch.Tensor, ...]:
 
 
 KERNELS: dict[str, Callable[..., object]] = {
-    "native_batch_norm": native_batch_norm,
+    "native_batch_norm": native_batch_norm_by_name,
     "native_batch_norm.out": native_batch_norm_out,
     "_native_batch_norm_legit": native_batch_norm,
+    "_native_batch_norm_legit.no_stats": batch_norm_without_statistics,
     "_native_batch_norm_legit.out": native_batch_norm_out,
+    "_batch_norm_no_update": batch_norm_no_update,
     "_batch_norm_with_update": batch_norm_with_update,
     "_batch_norm_with_update.out": batch_norm_with_update_out,
     "batch_norm_backward": batch_norm_backward,
