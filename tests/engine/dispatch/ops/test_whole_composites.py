@@ -202,3 +202,15 @@ def test_an_rms_norm_is_one_operation_forward_and_one_backward() -> None:
         "aten::_fused_rms_norm",
         "aten::_fused_rms_norm_backward",
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float16, torch.complex64])
+@pytest.mark.parametrize("size", [(2, 3, 8), (3, 8), (8,), (0, 3, 8)])
+def test_a_maximum_is_pooled_of_the_dtypes_of_the_cpu(dtype: torch.dtype, size: tuple[int, ...]) -> None:
+    found: list[Any] = []
+    for device in ("cpu", "xla"):
+        try:
+            found.append(torch.max_pool1d(torch.ones(size).to(device, dtype), 2).cpu())
+        except (RuntimeError, NotImplementedError) as refusal:
+            found.append((type(refusal), str(refusal)))
+    assert torch.equal(*found) if isinstance(found[0], torch.Tensor) else found[0] == found[1]

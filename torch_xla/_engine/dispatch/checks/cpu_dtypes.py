@@ -102,7 +102,8 @@ def refuse_without_kernel(name: str, *args: Any) -> None:
     refusal = cpu_errors.refusal_of_the_cpu(operator, args, {}, small=True)
     if refusal is not None and is_refused(operator, args, {}, refusal, of_dtypes_alone=True, of_kernels_alone=True):
         raise refusal
-    if args[0].numel():  # of nothing, kernels do not look at dtypes
+    # Of nothing, kernels do not look at dtypes, nor where other arguments are wrong.
+    if args[0].numel() and (refusal is None or cpu_errors.is_of_a_missing_kernel(refusal)):
         put_last(_taken, asked, None, _MOST_TAKEN)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ...compat import patch_list
 from ...compat.names import torch as private
 from ...compat.names import torch_dispatch_keys
+from ..checks.cpu_dtypes import refuse_without_kernel
 from ..recording_kernel import recorder
 
 _linear = recorder("aten::linear")
@@ -93,6 +94,20 @@ def rms_norm(
     return result
 
 
+_max_pool1d = private.redispatch_of(torch.ops.aten.max_pool1d.default)
+
+
+def max_pool1d(self: Tensor, *args: object) -> Tensor:
+    """Implement `aten::max_pool1d` above autograd: refuse the dtypes of which the CPU has no kernel.
+
+    PyTorch composes it on accelerators, of an operator that takes integers too.
+    """
+    if not self.is_floating_point():
+        refuse_without_kernel("aten::max_pool1d", self, *args)
+    result: Tensor = _max_pool1d(torch_dispatch_keys.PRIVATEUSE1_KEYS, self, *args)
+    return result
+
+
 KERNELS: dict[str, Callable[..., object]] = {"linear_backward": linear_backward}
 
 # `matmul` is none of them: its whole form has no second derivative either.
@@ -106,6 +121,7 @@ def register_whole() -> None:
     _register()
     above = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
     above.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
+    above.impl("max_pool1d", max_pool1d, "AutogradPrivateUse1")
     _above.append(above)
     patch_list.enter_dual_level.wrap(_entering)
     patch_list.exit_dual_level.wrap(_leaving)
