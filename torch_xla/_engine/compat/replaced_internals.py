@@ -62,6 +62,13 @@ REPLACED = [
         test="engine/compat/names/test_torch.py::test_generators_stay_what_they_are_for_annotations_and_tests_of_class",
     ),
     Replaced(
+        "abi.generator_device.belong_to",
+        what="the device of the C++ object of our generators",
+        why="They are of the CPU's class: draws on the CPU would take them, and a state that `get_state` lacks.",
+        until="A backend in Python can make its generators.",
+        test="engine/compat/abi/test_generator_device.py::test_draws_of_the_cpu_refuse_a_generator_of_the_device",
+    ),
+    Replaced(
         "abi.view_kernels.take_meta_kernels",
         what="the entries of PrivateUse1 in the tables of kernels of view operators",
         why="A view costs 1 µs by a kernel of C++ and 4 to 6 µs by one in Python, a tenth of a recorded step.",

@@ -5,6 +5,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from ..compat.abi import belong_to
 from ..compat.names.torch import address_of
 from .device import current_index, device_at, is_elsewhere
 from .random_state import Generator
@@ -14,8 +15,8 @@ from .seeds import generator_of, state_from_bytes, state_in_bytes
 class TorchGenerator(torch.Generator):
     """A random state that belongs to no device's sequence.
 
-    PyTorch's C++ makes no generators for a backend in Python. This is one of the CPU that says otherwise; its draws on
-    the device take the state that it also holds.
+    PyTorch's C++ makes no generators for a backend in Python. This is one of the CPU that is given our device, so that
+    draws on the CPU refuse it; draws on the device take the state that it also holds.
     """
 
     own: Generator
@@ -24,6 +25,7 @@ class TorchGenerator(torch.Generator):
     def __new__(cls, index: int | None = None) -> "TorchGenerator":
         made = super().__new__(cls)
         made._index = _existing(current_index() if index is None else index)
+        belong_to(made, made._index)
         made.own = Generator()
         _living[_identity(made)] = made
         return made
@@ -38,7 +40,7 @@ class TorchGenerator(torch.Generator):
 
     def manual_seed(self, seed: int) -> "TorchGenerator":
         """Start the sequence of `seed`, as `torch.manual_seed(seed)` does on the device."""
-        super().manual_seed(seed)  # refuses what is no seed; and a draw on the host follows the seed too
+        super().manual_seed(seed)  # refuses what is no seed
         self.own.seed(super().initial_seed())
         return self
 

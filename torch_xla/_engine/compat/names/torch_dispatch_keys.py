@@ -8,6 +8,7 @@ DispatchKeySet = torch._C.DispatchKeySet
 # Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
 META_KEYS = DispatchKeySet(torch._C.DispatchKey.Meta)
 PRIVATEUSE1_KEYS = DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+CPU_KEYS = DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def register_above_autograd(library: torch.library.Library, name: str, kernel: object) -> None:
