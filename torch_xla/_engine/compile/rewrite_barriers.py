@@ -63,6 +63,12 @@ def _sqrt(module: EditedModule, operation: ir.Operation) -> None:
         module.keep(operation, 0)
 
 
+def _rsqrt(module: EditedModule, operation: ir.Operation) -> None:
+    """Keep XLA from turning rsqrt(1 / a) into sqrt(a), rsqrt(pow(a, -2)) into |a|."""
+    if module.comes_of(operation.operands[0], "divide", "power"):
+        module.keep(operation, 0)
+
+
 def _divide(module: EditedModule, operation: ir.Operation) -> None:
     """Keep apart what XLA joins.
 
@@ -337,6 +343,7 @@ def _has_reciprocal(number: float, kind: ir.Type) -> bool:
 _RULES: dict[str, Callable[[EditedModule, ir.Operation], None]] = {
     "stablehlo.log": _log,
     "stablehlo.sqrt": _sqrt,
+    "stablehlo.rsqrt": _rsqrt,
     "stablehlo.exponential": _exponential,
     "stablehlo.divide": _divide,
     "stablehlo.multiply": _multiply,
