@@ -65,7 +65,7 @@ hypothesis.settings.load_profile("same")
 
 
 # The test that begins last runs alone at the end; this one takes minutes.
-LONGEST = "tests/examples/test_text_model.py"
+LONGEST = "tests/test_guides.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from tests.support import compiler
 from tests.support.scripts import ROOT, run
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_train_the_text_model_as_one_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 def test_slow_tests_of_values_compile_as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", compiler.QUICK)
     assert compiler.options_for(Path("tests/opinfo/test_slice.py"))["xla_backend_optimization_level"] == 3
-    assert compiler.options_for(Path("tests/engine/lowering/losses/test_ctc_loss.py"))
+    assert compiler.options_for(Path("tests/engine/lowering/images/test_grid_sampler.py"))
     assert not compiler.options_for(Path("tests/api/test_scan.py"))
     assert all((ROOT / room).exists() for room in compiler.OPTIMIZED)
 

@@ -406,7 +406,9 @@ def given_back(folder: Path) -> None:
     ("what", "hosts", "expected", "said"),
     [
         pytest.param("kill", 1, [(6, "memory", 7)] * 2, "", marks=pytest.mark.exhaustive),
-        ("damage", 1, [(4, "path", 5)] * 2, "that of process 1 is in no host's memory"),
+        pytest.param(
+            "damage", 1, [(4, "path", 5)] * 2, "that of process 1 is in no host's memory", marks=pytest.mark.exhaustive
+        ),
         ("host", 2, [(6, "memory", 7), (6, "peer", 7)], ""),
         ("keeper", 1, [(None, "", 0)] * 2, "the process that gives .* back at the end of the job is gone"),
     ],
