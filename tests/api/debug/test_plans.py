@@ -139,8 +139,8 @@ print(planned / (status("VmHWM") - before))
 @pytest.mark.parametrize(
     "model",
     [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("layers", "convolutions")),
-        pytest.param("transformer", marks=pytest.mark.exhaustive),
+        pytest.param("layers", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("convolutions", "transformer")),
     ],
 )
 def test_the_planned_peak_is_what_a_run_takes(model: str) -> None:

@@ -14,7 +14,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 QUICK = 96
-SLOW = 8
+SLOW = 16
 # Their results are random or uninitialised, or cannot be on the device at all.
 OPEN = (
     "bernoulli", "cauchy", "empty", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand",
