@@ -65,7 +65,7 @@ hypothesis.settings.load_profile("same")
 
 
 # The test that begins last runs alone at the end; this one takes minutes.
-LONGEST = "tests/test_guides.py"
+LONGEST = "tests/examples/test_several_devices.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ def test_processes_train_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert difference is not None and float(difference[1]) < 1e-4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_run_that_loses_a_process_ends_where_one_does_that_was_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """How XLA compiles what the tests run.
 
-Most of a test's time is LLVM's, and most tests ask what is computed and not how fast. So the tests have XLA optimize
-less, except where they are about values: the slow tests in `OPTIMIZED`, the exhaustive ones and the commands that sweep
-whole databases compile as programs of users do.
+As programs of users are compiled, LLVM takes most of a test's time, and most tests ask what is computed and not how
+fast. So the tests have XLA optimize less, except where they are about values: the slow tests in `OPTIMIZED`, the
+exhaustive ones and the commands that sweep whole databases compile as programs of users do.
 """
 
 import os

@@ -86,7 +86,7 @@ def check_calls(
         def run(inputs: list[list[Any]]) -> list[Any]:
             return [lower(given) for lower, given in zip(functions, inputs, strict=True)]
 
-        options = dict(compiler_options.chosen()) or None
+        options = dict(compiler_options.chosen())
         results = jax.jit(run, compiler_options=options)([inputs for inputs, _ in prepared])
     for each, result in zip(made, results, strict=True):
         arrays = jax.tree.leaves(result)

@@ -72,7 +72,7 @@ def apply_rule(
                 k["key"] = key
             return rule.lower(*a, **k)
 
-        options = dict(compiler_options.chosen()) or None
+        options = dict(compiler_options.chosen())
         result = (jax.jit(run, compiler_options=options) if jit else run)(
             arrays, given, jax.random.key(seed, impl="rbg")
         )

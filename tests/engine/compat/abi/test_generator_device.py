@@ -48,8 +48,8 @@ def test_generators_of_the_cpu_draw_as_before() -> None:
     ("name", "damage", "found"),
     [
         ("_WORDS", 2, "the dispatch keys of one of the CPU are at 0 places"),
-        ("_OF_THE_CPU", (0, 3), r"in front of the dispatch keys of one of the CPU is \(0, -1\)"),
-        ("_OURS", 0, "one that was given a device answers cpu:0"),
+        ("_OF_THE_CPU", 0x0300, "in front of the dispatch keys of one of the CPU is 0xff00"),
+        ("device_word", lambda index: index << 8, "one that was given a device answers cpu:0"),
     ],
 )
 def test_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, damage: object, found: str) -> None:

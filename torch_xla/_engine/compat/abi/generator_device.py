@@ -10,12 +10,12 @@ import torch
 
 from ..names.torch import address_of, backend_name
 from ..names.torch_dispatch_keys import CPU_KEYS
+from .device_guard import device_word
 from .supported_release import refuse
 
 # The object has its device and keys behind its reference counts and a mutex, in front of 2.5 KB of random state.
 _WORDS = 16
-_OF_THE_CPU = 0, -1
-_OURS = 20  # PrivateUse1
+_OF_THE_CPU = 0xFF00  # the type 0 and the ordinal -1, as in a `device_word`
 
 
 def belong_to(generator: torch.Generator, index: int) -> None:
@@ -29,12 +29,12 @@ def belong_to(generator: torch.Generator, index: int) -> None:
     places = [place for place in range(1, _WORDS) if words[place] == keys]
     if len(places) != 1:
         refuse("generators", f"the dispatch keys of one of the CPU are at {len(places)} places")
-    device = (ctypes.c_int8 * 2).from_address(start + (places[0] - 1) * word)
-    before = tuple(device)
+    device = ctypes.c_uint16.from_address(start + (places[0] - 1) * word)
+    before = device.value
     if before != _OF_THE_CPU:
-        refuse("generators", f"in front of the dispatch keys of one of the CPU is {before}")
-    device[:] = [_OURS, index]
+        refuse("generators", f"in front of the dispatch keys of one of the CPU is {before:#06x}")
+    device.value = device_word(index)
     answer = torch._C.Generator.device.__get__(generator)
     if (answer.type, answer.index) != (backend_name(), index):
-        device[:] = list(before)
+        device.value = before
         refuse("generators", f"one that was given a device answers {answer}")
