@@ -181,3 +181,23 @@ def test_a_number_is_filled_in_as_it_is_converted(number: float, dtype: torch.dt
     scalar = torch.tensor(number, dtype=torch.float64, device="xla")
     for made in (scalar.to(dtype)[None], torch.empty(1, dtype=dtype, device="xla").copy_(scalar)):
         assert not boundaries.differences(made.cpu(), expected).any()
+
+
+# Rounded to float32 first, each of them is a tie between two numbers of 16 bits.
+_ROUNDED_TWICE = [8.940696716308592e-08, 6.10053539276123e-05, 1 + 2**-11 + 2**-40, 1 + 2**-8 + 2**-40]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_of_64_bits_become_16_bits_by_way_of_32(dtype: torch.dtype) -> None:
+    def made(device: str, value: float) -> list[torch.Tensor]:
+        wide = torch.full((2,), value, dtype=torch.float64, device=device)
+        half = torch.ones(2, dtype=dtype, device=device)
+        return [
+            wide.to(dtype), half.clone().copy_(wide), half.clone().fill_(value), torch.full_like(half, value),
+            half.masked_fill(half > 0, value), half.clamp(value, value), half * wide[0], half * value, half.add(value),
+            wide.sum(dtype=dtype), torch.where(half > 0, value, half), wide.to(torch.complex128).real.to(dtype),
+        ]  # fmt: skip
+
+    for value in _ROUNDED_TWICE:
+        for place, (ours, theirs) in enumerate(zip(made("xla", value), made("cpu", value), strict=True)):
+            assert torch.equal(ours.cpu(), theirs), (place, value)

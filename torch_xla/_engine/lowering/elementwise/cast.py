@@ -8,7 +8,7 @@ from jax import lax
 
 from ... import dtypes
 from ..machinery.float8 import float_of_power, is_float8, is_power_of_two, to_float8
-from ..machinery.opmath import is_complex, is_float, one_or_zero
+from ..machinery.opmath import converted, is_complex, is_float, one_or_zero
 from ..machinery.registry import lowers
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
         elif dtype == np.uint64:
             negative = lax.convert_element_type(lax.convert_element_type(array, np.int64), dtype)
             return jnp.where(array < 0, negative, lax.convert_element_type(array, dtype))
-    return lax.convert_element_type(array, dtype)
+    return converted(array, dtype)
 
 
 def _truncated(array: jax.Array, dtype: np.dtype) -> jax.Array:

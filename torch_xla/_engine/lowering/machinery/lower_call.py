@@ -11,7 +11,7 @@ import torch
 from ... import dtypes
 from ...ir.call_plan import Number, Operand, Plan
 from .float8 import is_float8, to_float8
-from .opmath import is_number, number_as, one_or_zero, rounded_to_halves
+from .opmath import converted, is_number, number_as, one_or_zero, rounded_to_halves
 from .product_precision import precision_of
 from .registry import rule_of
 
@@ -84,7 +84,7 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
         return one_or_zero(array, dtype)
     if is_float8(dtype) and array.dtype != dtype:
         return to_float8(array, dtype)
-    return jax.lax.convert_element_type(array, dtype)
+    return converted(array, dtype)
 
 
 def _fill(argument: object, operands: Sequence[jax.Array], numbers: Sequence[jax.Array | float]) -> object:

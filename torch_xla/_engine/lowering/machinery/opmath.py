@@ -51,16 +51,32 @@ def rounded_to_halves(array: jax.Array) -> jax.Array:
     return lax.complex(lax.convert_element_type(real, np.float32), lax.convert_element_type(imag, np.float32))
 
 
+def converted(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Return an array in `dtype`, where numbers of 64 bits become those of 16 bits by way of float32, as in PyTorch.
+
+    XLA rounds once or twice there, depending on the processor.
+    """
+    if array.dtype == FLOAT64 and is_half(dtype):
+        array = lax.convert_element_type(array, FLOAT32)
+    return lax.convert_element_type(array, dtype)
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Return whether the dtype is a float of 16 bits."""
+    return dtype.itemsize == 2 and jnp.issubdtype(dtype, jnp.floating)
+
+
 def number_as(number: Any, dtype: np.dtype) -> Any:
     """Return a number in `dtype`; integers wrap around, as in C."""
     if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
         if is_float8(dtype):
             return number_to_float8(number, dtype)
         with np.errstate(all="ignore"):
-            return np.asarray(number).astype(dtype)
+            known = np.asarray(number)
+            return (known.astype(FLOAT32) if known.dtype == FLOAT64 and is_half(dtype) else known).astype(dtype)
     if jax.export.is_symbolic_dim(number):
         number = jnp.asarray(number)
-    return to_float8(number, dtype) if is_float8(dtype) else lax.convert_element_type(number, dtype)
+    return to_float8(number, dtype) if is_float8(dtype) else converted(number, dtype)
 
 
 # From 2.15 on, PyTorch clamps to the nearest number that a dtype holds; before, it refused such a bound or wrapped it.
