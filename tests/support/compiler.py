@@ -6,6 +6,7 @@ exhaustive ones and the commands that sweep whole databases compile as programs 
 """
 
 import os
+import platform
 from pathlib import Path
 
 import jax
@@ -15,6 +16,9 @@ from torch_xla._engine.compiler_options import Option
 # Kernels hardly optimized. Several modules of LLVM for a program, which threads compile beside each other, take a fifth
 # more altogether than one.
 QUICK = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+# As the runtime starts XLA: tests of rules have JAX start it.
+if platform.machine() == "x86_64":
+    QUICK += " --xla_cpu_max_isa=AVX512"
 if jax.__version_info__ < (0, 11):
     # As XLA's CPU compiler built them before its fusion emitters: a third of the time. Newer releases have no others.
     QUICK += " --xla_cpu_use_fusion_emitters=false"

@@ -107,7 +107,7 @@ def auto_spmd_compilations() -> int:
 
 def forced_host_devices() -> int:
     """XLA_FLAGS: how many virtual CPU devices `--xla_force_host_platform_device_count` asks for; 0 if it does not."""
-    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", xla_flags())
     return int(found[-1]) if found else 0
 
 
@@ -237,6 +237,23 @@ def variables_set(variables: dict[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def xla_flags() -> str:
+    """XLA_FLAGS: options of XLA."""
+    return os.environ.get("XLA_FLAGS", "")
+
+
+@contextmanager
+def xla_flags_set(flags: str) -> Iterator[None]:
+    """Give XLA_FLAGS another value within a `with` block."""
+    before = {name: value for name, value in os.environ.items() if name == "XLA_FLAGS"}
+    os.environ.update(XLA_FLAGS=flags)
+    try:
+        yield
+    finally:
+        os.environ.pop("XLA_FLAGS", None)
+        os.environ.update(before)
 
 
 def keep_host_memory() -> bool:

@@ -11,6 +11,7 @@ import jax
 from .. import config
 from ..atomic import lock, uncollected
 from ..processes import coordination, identity, spmd_mode
+from .cpu_instructions import common_to_processors
 from .host_malloc import prepare as prepare_malloc
 from .pjrt_plugins import is_known as is_known_plugin
 from .pjrt_plugins import register_installed as register_installed_plugins
@@ -93,7 +94,7 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
         if joined:
             coordination.all_come("start the xla device")
         try:
-            with searching_for_no_tpu():
+            with searching_for_no_tpu(), common_to_processors():
                 devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
         except RuntimeError as error:
             if not wanted:

@@ -13,6 +13,7 @@ from jax.experimental import topologies
 from .. import config
 from ..atomic import uncollected
 from ..compat.names.jax import is_compile_only as is_compile_only
+from .cpu_instructions import common_to_processors
 from .gpu_descriptions import TEXTS
 from .tpu_chips import searching_for_no_tpu
 
@@ -103,12 +104,12 @@ def _tpus(topology: Topology) -> topologies.TopologyDescription:
         options["chips_per_host_bounds"] = (1, 1, 1)
     if topology.kind == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device, as JAX has it on the machine
-    with searching_for_no_tpu():
+    with searching_for_no_tpu(), common_to_processors():
         return topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **options)
 
 
 def _gpus(topology: Topology) -> topologies.TopologyDescription:
-    with searching_for_no_tpu():
+    with searching_for_no_tpu(), common_to_processors():
         jax.devices("cpu")  # JAX finds its plugins once in a process, when it starts
     shape = [int(side) for side in topology.name.partition(":")[2].split("x")]
     count = functools.reduce(int.__mul__, shape)

@@ -1,0 +1,29 @@
+"""Keep XLA:CPU to instructions whose results are those of other processors.
+
+Newer x86 processors convert float32 to bfloat16 by an instruction that takes subnormal numbers for zero. XLA uses it
+for single elements: in sorts, in loops, in reductions to a place. Processors without it keep those numbers, as PyTorch
+does. Nothing is slower without it: elements that are converted side by side never use it.
+"""
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .. import config
+
+_OPTION = "xla_cpu_max_isa"
+_HAVE_THEM = frozenset(("x86_64", "AMD64"))
+
+
+@contextmanager
+def common_to_processors() -> Iterator[None]:
+    """Have a client of XLA that starts within a `with` block use no such instructions, unless the user chose some.
+
+    XLA reads its options from the environment once in a process, when JAX starts its first client.
+    """
+    chosen = config.xla_flags()
+    if platform.machine() not in _HAVE_THEM or _OPTION in chosen:
+        yield
+        return
+    with config.xla_flags_set(f"{chosen} --{_OPTION}=AVX512".strip()):
+        yield
