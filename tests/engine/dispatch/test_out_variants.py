@@ -226,5 +226,6 @@ def test_an_out_is_refused_for_the_dtype_that_is_asked_for() -> None:
         out = torch.empty(16, 16, device=device)
         torch._scaled_mm(one, one.t(), factor, factor, out=out)
         assert out[0, 0] == 16
-        with pytest.raises(ValueError, match="out_dtype must match"):
+        # Which of the two, depends on the processor: on some, PyTorch has another kernel.
+        with pytest.raises((ValueError, RuntimeError), match="out_dtype must match"):
             torch._scaled_mm(one, one.t(), factor, factor, out_dtype=torch.float8_e4m3fn, out=out)
