@@ -1,9 +1,11 @@
 """The state of a loader that is read ahead is that behind the last batch that was given out."""
 
 import copy
+import gc
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -303,6 +305,37 @@ def test_a_state_that_cannot_be_copied_is_refused() -> None:
     next(iter(loader))
     with pytest.raises(RuntimeError, match=r"Lives.state_dict\(\) gives something that cannot be copied"):
         loader.state_dict()
+
+
+@pytest.mark.parametrize("told", [{"lock": threading.Lock()}, NotImplementedError("no state")], ids=["lock", "error"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_cannot_be_told_leaves_no_thread_behind(told: Any, asked: bool) -> None:
+    """The threads keep the exception, and that would keep the loader, by the frames it came from."""
+
+    class Tells(Stateful):
+        def state_dict(self) -> Any:
+            if isinstance(told, Exception):
+                raise type(told)(*told.args)
+            return told
+
+    def readers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("xla-")}
+
+    def begin_and_leave() -> None:
+        loader = around(Tells(100), (2, 2, 1))
+        next(iter(loader))
+        if asked:
+            with pytest.raises((RuntimeError, NotImplementedError)) as found:
+                loader.state_dict()
+            assert "In the loader" in "".join(traceback.format_exception(found.value))
+
+    before = readers()
+    begin_and_leave()
+    end = time.monotonic() + 60
+    while readers() - before:
+        gc.collect()
+        assert time.monotonic() < end, "a thread reads on"
+        time.sleep(0.01)
 
 
 def test_a_loader_that_is_not_read_ahead_tells_its_own() -> None:

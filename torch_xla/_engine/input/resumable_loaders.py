@@ -8,6 +8,7 @@ state after each batch and passes it on with the batch; it becomes current when 
 import copy
 import pickle
 import threading
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakMethod, WeakValueDictionary
@@ -35,8 +36,33 @@ class _Answer(NamedTuple):
 
     def given(self) -> Any:
         if self.error is not None:
-            raise self.error
+            raise _again(self.error)
         return copy.deepcopy(self.state)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Return an error of a loader with the lines that raised it as a note.
+
+    Their frames would hold those who called, and with them the loader: as the threads that read it hold what it told,
+    neither would ever end.
+    """
+    error.add_note("In the loader:\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip())
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
+
+
+def _again(error: Exception) -> Exception:
+    """Return an equal exception, to be raised: it will hold the frames that it passes."""
+    try:
+        made = copy.copy(error)
+    except Exception:  # of the user's class, which cannot be made from what it shows
+        made = RuntimeError(f"{type(error).__name__}: {error}")
+        made.__notes__ = [*error.__notes__]
+    made.__cause__ = error.__cause__
+    return made
 
 
 # The results of a source's methods after a batch, by their names.
@@ -82,7 +108,7 @@ class ReadAhead:
         try:
             state = getattr(self.source, name)()
         except Exception as error:  # of the user's loader: raised where the state is asked for
-            return _Answer(None, error)
+            return _Answer(None, _without_frames(error))
         try:
             return _Answer(copy.deepcopy(state))  # the source may go on with what it has shown
         except Exception as error:  # of the user's objects, likewise
@@ -91,7 +117,7 @@ class ReadAhead:
                 f"cannot be copied ({type(error).__name__}: {error}), and goes on changing it. Have it return plain "
                 "data, such as numbers, lists and dicts."
             )
-            failure.__cause__ = error
+            failure.__cause__ = _without_frames(error)
             return _Answer(None, failure)
 
     def ends_by(self, set_back: Callable[[], None]) -> None:
