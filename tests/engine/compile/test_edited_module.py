@@ -39,7 +39,7 @@ def test_a_complex_number_is_known_if_constants_compute_it(number: complex) -> N
     lowered = jax.jit(function).lower(jnp.ones(4, jnp.complex64))
     names = {f"stablehlo.{name}": name for name in ("multiply", "add", "subtract")}
     module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), names)
-    by_name = {name: module.complex_number(operation.operands[1]) for name, operation in found}
+    by_name = {name: module.number_parts(operation.operands[1]) for name, operation in found}
     product = number * (1 + 0j)
     assert repr(by_name["multiply"]) == repr((product.real, product.imag))
     assert repr(by_name["add"]) == repr((number.real, 0.0))
@@ -56,7 +56,7 @@ def test_a_long_sum_of_constants_is_not_followed_to_its_end() -> None:
     module, found = EditedModule.reading(
         jax.jit(function).lower(jnp.ones(4, jnp.complex64)).compiler_ir("stablehlo"), {"stablehlo.multiply": "multiply"}
     )
-    assert [module.complex_number(operation.operands[1]) for _, operation in found] == [()]
+    assert [module.number_parts(operation.operands[1]) for _, operation in found] == [()]
 
 
 def test_a_search_ends_at_the_first_number_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,16 +66,16 @@ def test_a_search_ends_at_the_first_number_that_is_not_known(monkeypatch: pytest
             y = y + y
         return x * y
 
-    asked, parts = [], edited_module._complex_parts
+    asked, parts = [], edited_module._parts_computed
 
     def counted(module: EditedModule, source: Any, depth: int) -> tuple[float, ...]:
         asked.append(source)
         return parts(module, source, depth)
 
-    monkeypatch.setattr(edited_module, "_complex_parts", counted)
+    monkeypatch.setattr(edited_module, "_parts_computed", counted)
     lowered = jax.jit(lambda x: [inner(x, x[n] * x[n + 1]) for n in range(40)]).lower(jnp.ones(41, jnp.complex64))
     module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.multiply": "multiply"})
-    assert not any(module.complex_number(operation.operands[1]) for _, operation in found)
+    assert not any(module.number_parts(operation.operands[1]) for _, operation in found)
     assert len(asked) <= 8 * len(found)  # 7,783 if each sum looked at both operands, in each call
 
 
@@ -90,7 +90,7 @@ def test_a_complex_number_is_known_behind_conversions(steps: tuple[str, ...]) ->
     with jax.enable_x64(True):
         lowered = jax.jit(function).lower(jnp.ones(4, steps[-1]))
     module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.add": "add"})
-    assert [module.complex_number(operation.operands[1]) for _, operation in found] == [(0.0, 0.0)]
+    assert [module.number_parts(operation.operands[1]) for _, operation in found] == [(0.0, 0.0)]
 
 
 def test_a_complex_number_is_unknown_if_calls_give_zeros_of_both_signs_or_an_integer_is_between() -> None:
@@ -105,4 +105,4 @@ def test_a_complex_number_is_unknown_if_calls_give_zeros_of_both_signs_or_an_int
     for program in (function, truncated):
         lowered = jax.jit(program).lower(jnp.ones(4, jnp.complex64))
         module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"stablehlo.add": "add"})
-        assert [module.complex_number(operation.operands[1]) for _, operation in found] == [()]
+        assert [module.number_parts(operation.operands[1]) for _, operation in found] == [()]

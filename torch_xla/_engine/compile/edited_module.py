@@ -102,14 +102,14 @@ class EditedModule:
         """Return, for each operation that computes `value`, the one number that all elements are, or `None`."""
         return [_splat(source) for source in self.sources(value)]
 
-    def complex_number(self, value: ir.Value, depth: int = 0) -> tuple[float, ...]:
+    def number_parts(self, value: ir.Value, depth: int = 0) -> tuple[float, ...]:
         """Return the parts of the one number that all elements of `value` are; nothing if it is not known.
 
         A few operations may compute it of constants.
         """
         number: tuple[float, ...] = ()
         for source in self.sources(value) if depth < 8 else ():  # the first that is not known ends a long search
-            parts = _complex_parts(self, source, depth + 1)
+            parts = _parts_computed(self, source, depth + 1)
             if not parts or (number and repr(parts) != repr(number)):  # 0 and -0 are equal, but no one number
                 return ()
             number = parts
@@ -149,7 +149,7 @@ def _splat(source: ir.Operation) -> float | None:
     return float(found.value) if isinstance(found, ir.FloatAttr) else None
 
 
-def _complex_parts(module: EditedModule, source: ir.Operation, depth: int) -> tuple[float, ...]:
+def _parts_computed(module: EditedModule, source: ir.Operation, depth: int) -> tuple[float, ...]:
     """Return the parts of the number that a constant, or arithmetic of constants, is; nothing if it is not known."""
     name = source.name.removeprefix("stablehlo.")
     if name == "constant":
@@ -159,7 +159,7 @@ def _complex_parts(module: EditedModule, source: ir.Operation, depth: int) -> tu
     compute = _ARITHMETIC.get(name)
     if compute is None or not is_inexact(source.results[0].type):
         return ()
-    operands = list(takewhile(bool, (module.complex_number(each, depth) for each in source.operands)))
+    operands = list(takewhile(bool, (module.number_parts(each, depth) for each in source.operands)))
     if len(operands) < len(source.operands):
         return ()
     return compute(*operands)[: 1 if is_float(source.results[0].type) else 2]

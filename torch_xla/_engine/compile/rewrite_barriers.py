@@ -107,7 +107,7 @@ def _multiply(module: EditedModule, operation: ir.Operation) -> None:
 
     a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for infinity times 0."""
     for place, operand in enumerate(operation.operands):
-        if not is_float(operand.type) and module.complex_number(operand) == (1.0, 0.0):
+        if not is_float(operand.type) and module.number_parts(operand) == (1.0, 0.0):
             _multiply_parts(operation, operation.operands[1 - place])
             return
         for source in module.sources(operand):
@@ -153,7 +153,7 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
     is_sum = operation.name == "stablehlo.add"
     if not is_float(operation.results[0].type):
         for place in (0, 1) if is_sum else (1,):
-            number = module.complex_number(operation.operands[place])
+            number = module.number_parts(operation.operands[place])
             _without_sign(operation, [part == 0 and np.signbit(part) != is_sum for part in number])
         return
     for place in (0, 1) if is_sum else (1,):
@@ -163,7 +163,7 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
             module.keep(operation, place)
         elif any(is_dropped) or _is_dropped(module, operation.operands[place], is_sum):
             kept = operation.operands[1 - place]
-            known = module.complex_number(kept)
+            known = module.number_parts(kept)
             if known and not _has_minus_zero(known):
                 return  # the sum itself stays a number that constants compute
             with operation.location, ir.InsertionPoint(operation):
@@ -183,7 +183,7 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
 
 def _is_dropped(module: EditedModule, value: ir.Value, is_sum: bool) -> bool:
     """Return whether a few operations compute the zero of constants that XLA takes out of a sum or a difference."""
-    number = module.complex_number(value)
+    number = module.number_parts(value)
     return number[:1] == (0,) and bool(np.signbit(number[0])) != is_sum
 
 
@@ -264,7 +264,7 @@ def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
     operand = operation.operands[0]
     if not isinstance(operand.owner, ir.Block) and operand.owner.name == "stablehlo.pad":
         operand = operand.owner.operands[0]
-    if all(size == 1 for size in sizes) or _has_minus_zero(module.complex_number(operand)):
+    if all(size == 1 for size in sizes) or _has_minus_zero(module.number_parts(operand)):
         _without_sign(operation)
 
 
