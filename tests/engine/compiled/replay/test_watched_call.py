@@ -1,5 +1,6 @@
 """One watched call, in terms that a replay can use: what it read, wrote and returned."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,61 @@ def given_back(x: list[torch.Tensor]) -> torch.Tensor:
 def test_what_cannot_be_replayed_has_its_reason(function: Any, make: Any, text: str) -> None:
     reasons = facts_of(function, make()).reasons
     assert any(each.startswith(text) for each in reasons), reasons
+
+
+def name_it(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.name_of_mine = "x"  # type: ignore[attr-defined]
+
+
+CHANGED_ARGUMENTS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], object], str]] = {
+    "transpose_": (lambda x, y: x.transpose_(0, 2), "shape or strides"),
+    "swapaxes_": (lambda x, y: x.swapaxes_(0, 2), "shape or strides"),
+    "unsqueeze_": (lambda x, y: x.unsqueeze_(0), "shape or strides"),
+    "squeeze_": (lambda x, y: x.squeeze_(), "shape or strides"),
+    "as_strided_": (lambda x, y: x.as_strided_((2,), (1,), 1), "shape or strides"),
+    "resize_": (lambda x, y: x.resize_(1, 2), "shape or strides"),
+    "resize_as_": (lambda x, y: x.resize_as_(y[0]), "shape or strides"),
+    "data": (lambda x, y: setattr(x, "data", y), "memory"),
+    "attribute": (name_it, "attributes"),
+    "grad": (lambda x, y: setattr(x, "grad", y), "gradient"),
+    "requires_grad_": (lambda x, y: x.requires_grad_(), "need of a gradient"),
+    "product": (lambda x, y: x.mul_(y.requires_grad_()), "need of a gradient"),
+}
+
+
+def state_of(x: torch.Tensor) -> tuple[object, ...]:
+    gradient = x.grad.tolist() if x.is_leaf and x.grad is not None else None
+    return x.shape, x.stride(), x.storage_offset(), x.requires_grad, dict(x.__dict__), gradient, x.detach().tolist()
+
+
+@pytest.mark.parametrize("name", CHANGED_ARGUMENTS)
+@pytest.mark.parametrize("inside", ["list", "argument"])
+def test_a_change_of_an_argument_is_made_in_each_call(name: str, inside: str) -> None:
+    change, what = CHANGED_ARGUMENTS[name]
+
+    def function(*given: Any) -> torch.Tensor:
+        x, y = given[0] if inside == "list" else given
+        total = (2 * x.detach() + y.detach()).sum()
+        change(x, y)
+        return total
+
+    def given(number: int, device: str) -> list[Any]:
+        pair = [(torch.ones(2, 1, 3) * number).to(device), torch.full((2, 1, 3), 0.5).to(device)]
+        torch_xla.sync()
+        return [pair] if inside == "list" else pair
+
+    def calls(function: Any, device: str) -> list[object]:
+        states = []
+        for number in range(5):
+            pair = given(number, device)
+            total = function(*pair)
+            x, y = pair[0] if inside == "list" else pair
+            states.append((total.item(), state_of(x), state_of(y)))
+        return states
+
+    compiled = torch_xla.compile(function, replay=True)
+    assert calls(compiled, "xla") == calls(function, "cpu")
+    assert f"it changes the {what} of argument " in compiled.why_recorded
 
 
 def test_a_constant_is_kept_as_it_was_uploaded() -> None:

@@ -84,6 +84,19 @@ def _take(argument: object, key: list[Hashable], call: Call) -> None:
         call.objects.append(argument)
 
 
+def own_state(tensor: torch.Tensor) -> dict[str, Hashable]:
+    """Return what a call could change of a tensor that it was given, apart from the elements, by what it is called."""
+    return {
+        "shape or strides": (tensor.shape, tensor.stride(), tensor.storage_offset()),
+        "memory": id(tensor.untyped_storage()),
+        "dtype": tensor.dtype,
+        "class": type(tensor),
+        "need of a gradient": tensor.requires_grad,
+        "gradient": id(tensor.grad) if tensor.is_leaf and tensor.grad is not None else None,
+        "attributes": tuple((name, id(value)) for name, value in tensor.__dict__.items()),
+    }
+
+
 def _with_type(name: object) -> Hashable:
     """Return a key of a dictionary together with its type: keys of different types can be equal."""
     if type(name) is tuple:

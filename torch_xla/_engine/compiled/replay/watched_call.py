@@ -25,7 +25,7 @@ from ...tensor.host_known_values import Asked, onlookers
 from ...tensor.random_state import Generator
 from ...tensor.storage import value_of
 from .accessed_names import Reads
-from .argument_spec import Call
+from .argument_spec import Call, own_state
 from .call_record import GRADIENT, Facts, OuterMemory, VersionChange
 from .call_tracer import CallWatch
 from .global_state import changed, circumstances
@@ -245,6 +245,7 @@ class _Before:
         steps += [VersionChange(each, leaf=index) for index, each in enumerate(self._before) if each is not None]
         self._versions = [(step, version_of(step.tensor)) for step in steps if not step.tensor.is_inference()]
         self._given = set(map(id, call.containers))
+        self._arguments = [(tensor, own_state(tensor)) for tensor in call.tensors]
         self._draw_state = device.generator.state
 
     def _add_gradient(self, gradient: torch.Tensor, leaf: int) -> None:
@@ -282,6 +283,7 @@ class _Before:
         if any(place.tensor.device.index != self.device.index for place in facts.places):
             facts.reasons.append("it sees tensors of several devices")
             return
+        self._states_of_arguments()
         self._numbers(tape)
         self._inputs(tape, watch)
         explained = self._outputs(tape)
@@ -297,6 +299,14 @@ class _Before:
             step.count = version_of(step.tensor) - version
             if step.count and (step.leaf < 0 or facts.gradients[step.leaf] == "the same"):
                 facts.written.append(step)
+
+    def _states_of_arguments(self) -> None:
+        """A replay gives arguments their elements and nothing else; of all other tensors a guard reports changes."""
+        for index, (tensor, before) in enumerate(self._arguments):
+            after = own_state(tensor)
+            self.facts.reasons += [
+                f"it changes the {name} of argument {index}" for name in before if before[name] != after[name]
+            ]
 
     def _numbers(self, tape: Tape) -> None:
         facts = self.facts
