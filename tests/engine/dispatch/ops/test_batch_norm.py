@@ -72,6 +72,20 @@ def test_inference_without_statistics_is_refused() -> None:
         torch.native_batch_norm(X.to("xla"), None, None, None, None, False, 0.1, 1e-5)  # this call crashes the CPU
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("operator", [torch.batch_norm, torch.instance_norm, torch.native_batch_norm])
+def test_one_statistic_without_the_other_is_refused(operator: Any, training: bool) -> None:
+    for given in ((torch.zeros(3), None), (None, torch.ones(3))):
+        errors = []
+        for device in ("cpu", "xla"):
+            statistics = [None if each is None else each.to(device) for each in given]
+            last = () if operator is torch.native_batch_norm else (False,)
+            with pytest.raises((ValueError, RuntimeError)) as error:
+                operator(X.to(device), None, None, *statistics, training, 0.1, 1e-5, *last)
+            errors.append((error.type, str(error.value)))
+        assert errors[0] == errors[1]
+
+
 def test_statistics_of_the_batch_are_for_training_alone() -> None:
     with pytest.raises(RuntimeError, match="running_mean and running_var must be given when training is False"):
         ATEN._native_batch_norm_legit.no_stats(X.to("xla"), None, None, False, 0.1, 1e-5)  # it crashes the CPU

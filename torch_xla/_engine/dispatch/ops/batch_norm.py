@@ -29,6 +29,8 @@ def native_batch_norm(
     """Return output, mean and inverse deviation of the batch; in training the running statistics are updated in
     place.
     """
+    if (running_mean is None) is not (running_var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
     if not training:
         if running_mean is None or running_var is None:
             raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")
