@@ -19,6 +19,7 @@ from ..tensor.device import LOCK, Device, device_for
 from ..tensor.storage import Overtaken, refuse_if_overtaken, value_of
 from ..transfer import cuda_zero_copy
 from ..transfer.host_copies import to_cpu, upload_into
+from .checks.memory_overruns import refuse_overruns
 from .cpu_fallback_list import ON_THE_CPU
 from .op_schema import Operator, overload_for
 
@@ -118,6 +119,8 @@ def _run_by(
         return way.bring(leaf, device)
 
     there, named = pytree.tree_map(fetch, (args, kwargs))
+    if kernels is _CPU:
+        refuse_overruns(schema_of(operator.overload).name, there)
     versions = {key: _version_of(copy) for key, copy in copies.items()}
     result = overload_for(operator, there)(*there, **named)
     # An extension's operator may write to an argument that its schema does not declare as written.
