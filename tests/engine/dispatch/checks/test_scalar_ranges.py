@@ -51,6 +51,12 @@ NUMBERS: dict[torch.dtype, list[Any]] = {
     torch.float32: [1, 1 << 62, 3.4e38, 1e39, -1e39, 1.5, float("-inf"), float("nan"), 1j, 1e39 + 1j],
     torch.float64: [1, 1e39, float("inf"), 1j],
     torch.complex64: [1, 1.5, 1e39, 1j, 1e39 + 1j],
+    torch.complex32: [1, 70000, 1e39, 1j, 7e4 + 1j],
+    torch.float8_e4m3fn: [1, 500, 448.0, 465.0, float("inf"), float("nan"), 1j, 2 + 0j],
+    torch.float8_e5m2: [1, 60000, 1e5, float("inf"), float("nan"), 2 + 0j],
+    torch.float8_e4m3fnuz: [1, 250, -250.0, float("-inf"), 2 + 0j],
+    torch.float8_e5m2fnuz: [1, 60000, float("inf"), 2 + 0j],
+    torch.float8_e8m0fnu: [1, 0.0, -1.5, 1e-40, 2.0**-127, 1e39, float("inf"), 2 + 0j],
 }
 
 

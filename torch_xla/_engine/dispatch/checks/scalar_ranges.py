@@ -38,6 +38,10 @@ _REFUSING: dict[str, tuple[tuple[str, ...], float]] = {
 }
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _FLOATS = frozenset((torch.float32, torch.bfloat16, torch.complex64))
+# What has no infinity, or no NaN.
+_FINITE = frozenset((torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu))
+# These do not hold every integer either.
+_NARROW = _FINITE | {torch.float8_e5m2, torch.float16, torch.complex32}
 _ENDLESS = frozenset((math.inf, -math.inf))
 _FLOAT = frozenset((float,))
 _KINDS = frozenset((int, float, complex))
@@ -100,8 +104,10 @@ def limits_of(
     is_unsigned = False
     is_endless = True
     for dtype in set(dtypes):
-        if dtype is torch.float16 or (dtype in _FLOATS and has_float and "backward" not in name):
-            limits.append((-torch.finfo(dtype).max, torch.finfo(dtype).max))
+        if dtype in _NARROW or (dtype in _FLOATS and has_float and "backward" not in name):
+            info = torch.finfo(dtype)
+            limits.append((info.tiny if dtype is torch.float8_e8m0fnu else -info.max, info.max))
+            is_endless &= dtype not in _FINITE
         elif dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex):
             most = torch.iinfo(dtype).max
             is_endless = False

@@ -69,6 +69,8 @@ def is_half(dtype: np.dtype) -> bool:
 def number_as(number: Any, dtype: np.dtype) -> Any:
     """Return a number in `dtype`; integers wrap around, as in C."""
     if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
+        if isinstance(number, complex) and dtype.kind not in "bc":
+            number = number.real  # the imaginary part is 0, or the call was refused
         if is_float8(dtype):
             return number_to_float8(number, dtype)
         with np.errstate(all="ignore"):
