@@ -301,7 +301,7 @@ class _Before:
                 facts.written.append(step)
 
     def _states_of_arguments(self) -> None:
-        """A replay gives arguments their elements and nothing else; of all other tensors a guard reports changes."""
+        """Note changes that a replay leaves out: it gives arguments elements alone. A guard looks at other tensors."""
         for index, (tensor, before) in enumerate(self._arguments):
             after = own_state(tensor)
             self.facts.reasons += [
