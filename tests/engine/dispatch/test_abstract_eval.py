@@ -92,6 +92,22 @@ def test_errors_are_those_of_pytorch() -> None:
         inferred("aten::add_.Tensor", x[0], x)
 
 
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "clamp_max", "clamp_min", "maximum", "minimum", "pow"])
+def test_no_operand_of_a_list_enlarges_what_is_written(name: str) -> None:
+    said = []
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError) as refusal:
+            getattr(torch, f"_foreach_{name}_")([torch.ones(3, device=device)], [torch.ones(2, 3, device=device)])
+        said.append(str(refusal.value))
+    assert said[0] == said[1]
+
+
+def test_memory_that_is_pinned_has_the_dtype_asked_for() -> None:
+    assert torch.ops.aten.eye.default(2, dtype=torch.bool, device="xla", pin_memory=True).dtype is torch.bool
+    with pytest.raises(RuntimeError, match="upper bound and lower bound inconsistent with step sign"):
+        torch.arange(-1, 2, -100, dtype=torch.float32, device="xla", pin_memory=True)
+
+
 def test_results_in_an_order_of_memory_follow_their_operands() -> None:
     x = torch.ones(2, 3, 8, 8).to(memory_format=torch.channels_last)
     weight = torch.ones(4, 3, 3, 3)

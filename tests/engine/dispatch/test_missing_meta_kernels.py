@@ -152,6 +152,29 @@ def test_indexed_tensors_have_the_strides_of_the_cpu(places: tuple[int | None, .
     assert spec(found) == spec(torch.ops.aten.index.Tensor(host, indices))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_narrow_floats_keep_their_dtype_and_their_lengths_are_wide(dtype: torch.dtype) -> None:
+    numbers = torch.arange(6.0).view(2, 3).to(dtype)
+    for call in (
+        lambda x: aten._masked_softmax(x, x > 2),
+        lambda x: aten._masked_softmax_backward(x, x, x > 2),
+        lambda x: torch._weight_norm_interface(x + 1, x[:, :1].clone())[1],
+    ):
+        found, expected = call(numbers.to("xla")), call(numbers)
+        assert found.dtype is expected.dtype
+        torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("numbers", [(0, 3, 0.5), (-3, -1, 0.5), (0.5, 3.7, 1.2), (3, 0, -0.5)])
+def test_steps_are_counted_before_they_are_cut_off(dtype: torch.dtype, numbers: tuple[float, ...]) -> None:
+    ours, theirs = (torch.arange(*numbers, dtype=dtype, device=device).cpu() for device in ("xla", "cpu"))
+    assert torch.equal(ours, theirs) and ours.dtype is theirs.dtype
+    for device in ("cpu", "xla"):
+        with pytest.raises(ValueError, match="step must be nonzero"):
+            torch.arange(0, 3, 0.5, dtype=torch.int64, device=device)
+
+
 def test_each_kernel_is_of_an_operator_that_there_is() -> None:
     for name in missing_meta_kernels.KERNELS:
         packet, _, overload = name.removeprefix("aten::").partition(".")

@@ -171,6 +171,13 @@ def test_numpy_must_ask_for_the_host_copy() -> None:
     assert np.asarray(torch.ones(2, device="xla").cpu()).tolist() == [1, 1]
 
 
+def test_the_scalar_below_item_is_the_first_element_as_on_the_cpu() -> None:
+    read = torch.ops.aten._local_scalar_dense
+    assert read(torch.tensor([[2, 3]], device="xla")) == read(torch.tensor([[2, 3]])) == 2
+    with pytest.raises(RuntimeError, match="_local_scalar_dense: Empty tensor not supported"):
+        read(torch.empty(0, device="xla"))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_of_host_batches_may_pin_its_memory(workers: int) -> None:
     data = TensorDataset(torch.arange(12.0).view(6, 2), torch.arange(6))

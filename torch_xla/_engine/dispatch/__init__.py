@@ -4,5 +4,5 @@
 that are more than one recorded call, `register/` makes `xla` a backend of PyTorch.
 
 Doors: call_planning, checks.cpu_dtypes, checks.device_values, cpu_fallback, op_schema, ops.mark_sharding,
-recording_kernel, register, register.aten_kernels, register.nn_modules, register.torch_patches.
+recording_kernel, register, register.aten_kernels, register.nn_modules, register.torch_patches, stricter_meta_kernels.
 """

@@ -62,6 +62,8 @@ def infer(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) 
     of_the_cpu = schema_of(operator.overload).name not in missing_meta_kernels.LIKE_CUDA
     with private.without_modes(), torch.no_grad(), private.meta_kernels_for_the_cpu(of_the_cpu):
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
+        if meta_kwargs.get("pin_memory"):
+            meta_kwargs["pin_memory"] = False  # there is nothing to pin
         kernel = missing_meta_kernels.KERNELS.get(operator.name) or overload_for(operator, meta_args)
         result: Any = kernel(*meta_args, **meta_kwargs)
         if operator.name in _ORDERED_AS:
@@ -70,7 +72,8 @@ def infer(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) 
             result = _ordered_by(result, [leaf for leaf in memo.values() if leaf.dim()])
     if operator.form is Form.INPLACE:
         result = _written(operator, meta_args, meta_kwargs)
-        for before, after in zip(_written(operator, args, kwargs), result, strict=True):
+        pairs = zip(*map(pytree.tree_leaves, (_written(operator, args, kwargs), result)), strict=True)
+        for before, after in pairs:
             # Some of PyTorch's meta kernels resize what an operand would enlarge; its kernels refuse to.
             if isinstance(after, torch.Tensor) and after.shape != before.shape:
                 raise RuntimeError(

@@ -369,10 +369,11 @@ def _from_shapes(result: Any) -> abstract_eval.Inferred:
 _TYPE_NAMES = {
     torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int",
     torch.int64: "Long", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",
-    torch.float64: "Double", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+    torch.float64: "Double", torch.complex32: "ComplexHalf", torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
 }  # fmt: skip
 
 
 def type_name(dtype: torch.dtype) -> str:
     """Return the name PyTorch's C++ messages use, such as "Float"."""
-    return _TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
+    return _TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch.").capitalize())

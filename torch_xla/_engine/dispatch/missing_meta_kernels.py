@@ -12,6 +12,7 @@ from ..compat.names import torch as private
 from ..compat.names.torch import pytree
 from ..metrics.user_lines import user_line
 from ..quiet_calls import quiet
+from . import stricter_meta_kernels
 from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten
@@ -278,7 +279,7 @@ def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
     return aten.where.self(condition, self, other)  # type: ignore[no-any-return]
 
 
-def _of_bytes(op: Any) -> Callable[..., object]:
+def _of_bytes(op: Callable[..., Any]) -> Callable[..., object]:
     """Accept bytes for the numbers of classes, too, as the CPU does."""
 
     def kernel(*args: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -303,19 +304,23 @@ def _masked_fill(op: Any) -> Callable[..., Tensor]:
     return kernel
 
 
-def _refusing(op: Any, is_wrong: Callable[..., bool]) -> Callable[..., object]:
-    """Refuse what PyTorch's own kernel does not look at: after any error here, the CPU's is raised."""
-
-    def kernel(*args: Any, **kwargs: Any) -> object:
-        if is_wrong(*args, **kwargs):
-            raise RuntimeError(f"{op.name()}: the CPU refuses these sizes, dimensions or words")
-        return op(*args, **kwargs)
-
-    return kernel
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """Count the steps before they are cut off to integers, except to int64, as the CPU does."""
+    if dtype not in _CUT_LATER:
+        return aten.arange.start_step(start, end, step, dtype=dtype, **options)  # type: ignore[no-any-return]
+    counted: Tensor = aten.arange.start_step(start, end, step, dtype=torch.float64, **options)
+    return counted.to(dtype)
 
 
-def _puts_elsewhere(self: Tensor, index: Tensor, source: Tensor, *_: object) -> bool:
-    return index.numel() != source.numel() or (index.numel() > 0 and not self.numel())
+def masked_softmax(self: Tensor, mask: Tensor, *args: object) -> Tensor:
+    """Return a result in the dtype of the scores."""
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
+def weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the lengths of halves in float32, as the CPU does."""
+    weight, norms = aten._weight_norm_interface.default(v, g, dim)
+    return weight, norms.float() if norms.dtype in (torch.float16, torch.bfloat16) else norms
 
 
 # PyTorch's own kernels of the shifts that operators of Python call refuse truth values, and these take them.
@@ -329,8 +334,6 @@ _SHIFTS = {
     "aten::__irshift__.Tensor": aten.bitwise_right_shift_.Tensor,
     "aten::__irshift__.Scalar": aten.bitwise_right_shift_.Tensor_Scalar,
 }
-
-_REDUCTIONS = ("prod", "mean", "amax", "amin")
 
 
 def _contiguous(op: Any) -> Callable[..., object]:
@@ -412,7 +415,10 @@ _SLOPES: dict[Any, Callable[..., float]] = {
     ),
 }
 
+_CUT_LATER = (torch.int8, torch.int16, torch.int32, torch.uint8)
+
 KERNELS: dict[str, Callable[..., object]] = {
+    **stricter_meta_kernels.KERNELS,
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_grouped_mm": grouped_mm,
@@ -421,14 +427,11 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
     **{op.name(): _in_dtype_of(place, op) for op, place in _IN_DTYPE_OF.items()},
     "aten::addr": addr,
+    "aten::arange.start_step": arange,
     "aten::block_diag": block_diag,
-    "aten::bucketize.Tensor": _refusing(aten.bucketize.Tensor, lambda self, bounds, **_: bounds.dim() != 1),
-    **{
-        op.name(): _refusing(op, lambda self, dim, index, source, reduce, **_: reduce not in _REDUCTIONS)
-        for op in (aten.index_reduce.default, aten.index_reduce_.default)
-    },
-    **{op.name(): _refusing(op, _puts_elsewhere) for op in (aten.put.default, aten.put_.default)},
     **_SHIFTS,
+    "aten::_masked_softmax": masked_softmax,
+    "aten::_weight_norm_interface": weight_norm_interface,
     "aten::geqrf": geqrf,
     "aten::histc": histc,
     "aten::index.Tensor": index,
@@ -444,7 +447,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
     **{op.name(): _masked_fill(op) for op in _FILLS},
     **{op.name(): _power(op) for op in _POWERS},
-    **{op.name(): _of_bytes(op) for op in _LOSSES_OF_CLASSES},
+    **{op.name(): _of_bytes(stricter_meta_kernels.KERNELS.get(op.name(), op)) for op in _LOSSES_OF_CLASSES},
     **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
     "aten::native_dropout_backward": native_dropout_backward,
     "aten::normal.Tensor_float": lambda mean, std=1.0, generator=None: torch.empty_like(mean),

@@ -147,5 +147,9 @@ def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: 
             return known
     reads.value += 1
     array = fetch(value, callers) if shows_all(tensor, value.spec) else _elements(tensor, value, callers + 1)
+    if array.size != 1:  # as the CPU's kernel, which only `item` above it holds to one element
+        if not array.size:
+            raise RuntimeError("_local_scalar_dense: Empty tensor not supported")
+        array = array.reshape(-1)[0]
     # NumPy knows nothing of the others as Python numbers.
     return array.item() if array.dtype.isbuiltin == 1 else from_numpy(np.array(array)).item()

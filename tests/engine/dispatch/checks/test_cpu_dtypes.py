@@ -48,6 +48,18 @@ REFUSED: dict[str, Call] = {
     "range of truth values": lambda a, b: torch.arange(3, dtype=torch.bool, device=a.device),
     "range of complex numbers": lambda a, b: torch.arange(3, dtype=torch.complex64, device=a.device),
     "range into complex numbers": lambda a, b: torch.arange(3, out=a.new_empty(3, dtype=torch.complex64)),
+    "nothing, then linspace of uint16": lambda a, b: [
+        torch.linspace(0, 1, steps, dtype=torch.uint16, device=a.device) for steps in (0, 2)
+    ],
+    "sum as uint64": lambda a, b: a.float().sum(0, dtype=torch.uint64),
+    "product as complex32": lambda a, b: a.float().prod(0, dtype=torch.complex32),
+    "cumsum as float8": lambda a, b: a.float().cumsum(0, dtype=torch.float8_e4m3fn),
+    "cumprod as uint16": lambda a, b: a.double().cumprod(0, dtype=torch.uint16),
+    "nansum as complex": lambda a, b: a.float().nansum(0, dtype=torch.complex64),
+    "norm as float8": lambda a, b: torch.linalg.vector_norm(a.float(), dtype=torch.float8_e4m3fn),
+    "loss of integers by pixel": lambda a, b: torch.nn.functional.nll_loss(
+        a.expand(2, 2, 1, 3).to(torch.int16), (b - b).expand(2, 1, 3)
+    ),
     "identity of uint16": lambda a, b: torch.eye(3, dtype=torch.uint16, device=a.device),
     "window of integers": lambda a, b: torch.hann_window(3, dtype=torch.int64, device=a.device),
     "draw of float8": lambda a, b: torch.randn(3, dtype=torch.float8_e5m2, device=a.device),
@@ -99,6 +111,9 @@ TAKEN: dict[str, Call] = {
     "mode of a number": lambda a, b: a[0].to(torch.uint16).mode().values,
     "Cholesky factor of nothing": lambda a, b: torch.cholesky(a.new_empty(0, 2, 2).to(torch.uint16))[None].sum(0).sum(),
     "no dropout by any probability": lambda a, b: torch.native_dropout(a, 1.5, False)[0],
+    "sum as complex": lambda a, b: a.float().sum(0, dtype=torch.complex64),
+    "product as int8": lambda a, b: a.float().prod(0, dtype=torch.int8),
+    "zeros of float8": lambda a, b: torch.zeros_like(a.float(), dtype=torch.float8_e5m2).float(),
     "one-hot": lambda a, b: torch.nn.functional.one_hot(a, 4),
 }
 

@@ -312,6 +312,13 @@ def test_sizes_and_words_that_the_cpu_refuses_are_refused(name: str) -> None:
     assert outcome_of(WRONG[name], "xla") == outcome_of(WRONG[name], "cpu")
 
 
+def test_a_call_whose_sizes_were_refused_leaves_others_to_be_asked_about() -> None:
+    pixels, classes = torch.ones(2, 2, 1, 3, dtype=torch.int16), torch.zeros(2, 1, 3, dtype=torch.int64)
+    for sizes in (classes[:, :, :1], classes):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            torch.nn.functional.nll_loss(pixels.to("xla"), sizes.to("xla"))
+
+
 def outcome_of(call: Call, device: str) -> tuple[type, str]:
     """Return the error that a call must raise."""
     with pytest.raises(Exception) as refusal:

@@ -91,7 +91,7 @@ def test_statistics_of_the_batch_are_for_training_alone() -> None:
         ATEN._native_batch_norm_legit.no_stats(X.to("xla"), None, None, False, 0.1, 1e-5)  # it crashes the CPU
 
 
-@pytest.mark.parametrize("size", [(4, 3, 2), (4, 3), (), (3,)])
+@pytest.mark.parametrize("size", [(4, 3, 2), (4, 3), (), (3,), (0, 3)])
 @pytest.mark.parametrize("call", [
     lambda x, mean, var: ATEN._batch_norm_no_update(x, None, None, mean, var, 0.1, 1e-5),
     lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5),

@@ -224,6 +224,14 @@ def test_where_promotes_and_takes_a_condition_of_bytes() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_choice_takes_a_scalar_of_eight_bits(dtype: torch.dtype) -> None:
+    operand, scalar = torch.tensor([1.5, -2.0]), torch.tensor(3.0).to(dtype)
+    for function in (lambda a, b: torch.where(a > 0, a, b), lambda a, b: torch.where(a > 0, b, a)):
+        found, expected = function(operand.to("xla"), scalar.to("xla")), function(operand, scalar)
+        assert found.dtype is expected.dtype and torch.equal(found.cpu(), expected)
+
+
 def test_atanh_of_doubles_is_exact_to_a_few_roundings() -> None:
     x = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     torch.testing.assert_close(apply_rule(aten.atanh.default, x), x.atanh(), rtol=1e-15, atol=0)

@@ -52,6 +52,18 @@ def test_every_draw_has_a_key_of_its_own() -> None:
     assert len(np.unique(one)) == 6
 
 
+@pytest.mark.parametrize("bounds", [(-(2**62), 2**62), (-(2**63), 2**63 - 1)])
+def test_integers_of_a_range_that_int64_does_not_hold_are_drawn_alike_in_a_graph(bounds: tuple[int, int]) -> None:
+    def draw() -> torch.Tensor:
+        return torch.randint(*bounds, (40,), device="xla")
+
+    drawn = []
+    for function in (draw, torch.compile(draw, backend="openxla")):
+        torch.manual_seed(3)
+        drawn.append(function().cpu())
+    assert torch.equal(*drawn) and (drawn[0] > 2**61).any() and (drawn[0] < -(2**61)).any()
+
+
 def test_integers_lie_between_their_bounds() -> None:
     rule = decompositions.rule_for(aten.randint_like.low_dtype, (X.long(), -3, 4), {})
     assert rule is not None and rule.random

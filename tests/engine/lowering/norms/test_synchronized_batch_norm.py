@@ -39,6 +39,13 @@ def test_the_union_of_statistics_normalizes_like_the_whole_batch(dtype: torch.dt
         torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:aten..batch_norm_stats has no XLA lowering")
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_numbers_that_are_no_floats_have_no_statistics(dtype: torch.dtype) -> None:
+    with pytest.raises(NotImplementedError, match="Could not run 'aten::batch_norm_stats'"):
+        torch.batch_norm_stats(torch.ones(2, 3, device="xla").to(dtype), 1e-5)
+
+
 def test_gradients_of_all_parts_are_those_of_the_whole_batch() -> None:
     whole, weight = torch.cat(parts(torch.float32)), torch.rand(3)
     mean, invstd = gathered(torch.float32)

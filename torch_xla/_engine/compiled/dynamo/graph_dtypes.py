@@ -1,6 +1,6 @@
-"""Look in a graph of `torch.compile` for a call whose dtypes PyTorch's CPU refuses, as it is refused outside of graphs.
+"""Look in a graph of `torch.compile` for a call that PyTorch's CPU refuses, as it is refused outside of graphs.
 
-A graph is traced with meta kernels, which let some dtypes pass.
+A graph is traced with PyTorch's meta kernels, which let some dtypes and sizes pass.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from torch.fx import Node
 from ...compat.names.torch import OpOverload, pytree, without_modes
 from ...dispatch.checks.cpu_dtypes import refuse_dtypes
 from ...dispatch.op_schema import operator_of
+from ...dispatch.stricter_meta_kernels import refuse_sizes
 from ...lowering.machinery.registry import Promotion, rule_of
 
 
@@ -19,7 +20,7 @@ class _Unknown(Exception):
 
 
 def refusal_in(nodes: Sequence[Node]) -> Exception | None:
-    """Return the CPU's error for the first call of a graph whose dtypes it refuses; `None` if it accepts all."""
+    """Return the CPU's error for the first call of a graph that it refuses; `None` if it accepts all."""
     with without_modes():
         for node in nodes:
             if node.op == "call_function" and isinstance(node.target, OpOverload):
@@ -38,8 +39,10 @@ def _refusal(node: Node, target: OpOverload) -> Exception | None:
         args, kwargs = pytree.tree_map(lambda leaf: _known(leaf, is_pointwise), (tuple(node.args), dict(node.kwargs)))
     except _Unknown:
         return None
+    operator = operator_of(target.name())
     try:
-        refuse_dtypes(rule, operator_of(target.name()), args, kwargs)
+        refuse_sizes(operator, args, kwargs)
+        refuse_dtypes(rule, operator, args, kwargs)
     except Exception as refusal:  # whatever the CPU raises is the answer
         return refusal
     return None

@@ -23,6 +23,8 @@ _MOST_TAKEN = 4096
 # The largest number that the CPU is asked to make a tensor of.
 _FEW = 4
 
+_WIDE_WHOLE = (torch.uint16, torch.uint32, torch.uint64)
+
 # By the names of arguments that say where elements are: dtypes that every operator takes.
 _PLACES = {
     "index": (torch.int64,),
@@ -49,6 +51,7 @@ def refuse_dtypes(
     is_pointwise = rule.promotion is not Promotion.NONE
     is_usual = not is_pointwise and {bool, complex}.isdisjoint(kinds) and _is_of_one_float(operands)
     is_usual = is_usual and _has_usual_places(operator, args, kwargs)
+    is_of_few, is_usual = is_usual, is_usual and not any(map(_is_rare, kinds))
     if not operands:
         _refuse_made(operator, args, kwargs)
         return
@@ -60,16 +63,31 @@ def refuse_dtypes(
     if of_dtypes_alone and operator.index_like:  # its kernel has asked about the values
         _refuse_elements(operator, args, kwargs)
         return
-    # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float.
-    refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_usual)
+    # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float, except
+    # whether a result may have the dtype that is asked for.
+    refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_of_few)
     lacks_kernel = refusal is not None and cpu_errors.is_of_a_missing_kernel(refusal)
     # `isin` has other kernels for more elements.
     if is_pointwise and refusal is not None and not (lacks_kernel and torch.Tag.pointwise in operator.overload.tags):
         refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
-    if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone, is_usual):
+    of_kernels_alone = is_of_few and (is_usual or not _comes_of_rare_dtypes(operator, args, kwargs))
+    if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone, of_kernels_alone):
         raise refusal
-    if refusal is not None or not lacks_kernel:
+    if refusal is None or lacks_kernel or cpu_errors.is_of_zeros(refusal):  # another one comes of these sizes
         put_last(_taken, asked, None, _MOST_TAKEN)
+
+
+def _is_rare(kind: object) -> bool:
+    """Return whether it is a dtype that few operators have a kernel for if a result shall have it."""
+    if not isinstance(kind, torch.dtype):
+        return False
+    return kind.is_complex or kind.itemsize == 1 and kind.is_floating_point or kind in _WIDE_WHOLE
+
+
+def _comes_of_rare_dtypes(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the CPU accepts the same call if it asks for results of float32."""
+    usual = pytree.tree_map(lambda leaf: torch.float32 if _is_rare(leaf) else leaf, (args, kwargs))
+    return cpu_errors.refusal_of_the_cpu(operator, *usual, small=True) is None
 
 
 def _refuse_elements(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -110,10 +128,12 @@ def refuse_without_kernel(name: str, *args: Any) -> None:
 def _refuse_made(operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
     """Raise what the CPU raises for the `dtype=` of a tensor that is made of numbers, such as by `arange`."""
     dtype = kwargs.get("dtype")
-    asked = operator.name, (), (dtype,)
+    few_args, few_kwargs = pytree.tree_map(_at_most_few, (args, kwargs))
+    # Of nothing, kernels do not look at dtypes.
+    counts = tuple(leaf if isinstance(leaf, int) else type(leaf) for leaf in pytree.tree_leaves(few_args))
+    asked = operator.name, counts, (dtype,)
     if dtype is None or asked in _taken:
         return
-    few_args, few_kwargs = pytree.tree_map(_at_most_few, (args, kwargs))
     refusal = cpu_errors.refusal_of_the_cpu(operator, few_args, few_kwargs)
     if refusal is None:
         put_last(_taken, asked, None, _MOST_TAKEN)

@@ -1,7 +1,8 @@
 """Raise the CPU's errors: writes to overlapping memory, results that cannot be cast, wrong arguments."""
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -73,8 +74,21 @@ _OF_THE_CPU = {"aten::native_dropout": "aten::dropout"}
 # Beyond this many bytes the CPU is not asked, because its answer costs too much.
 _TOO_LARGE = 1 << 30
 
-# The CPU writes to memory by their values before it has looked at all of them: it is not asked.
-_WRITE_BY_VALUES = frozenset(("aten::repeat_interleave.Tensor",))
+# The CPU reads or writes memory before it has looked at all of their arguments: it is asked in these cases alone.
+_ASKED_IF: dict[str, Callable[..., bool]] = {
+    "aten::_fft_c2c": lambda *_: False,
+    "aten::_fft_c2r": lambda *_: False,
+    "aten::_fft_r2c": lambda *_: False,
+    "aten::lu_unpack": lambda LU, pivots, *_: LU.dim() > 1 and has_all_pivots(LU, pivots),
+    "aten::repeat_interleave.Tensor": lambda *_, **__: False,
+    "aten::segment_reduce": lambda *_, offsets=None, unsafe=False, **__: offsets is None and not unsafe,
+}
+
+
+def has_all_pivots(LU: Tensor, pivots: Tensor) -> bool:
+    """Return whether there are as many pivots as the CPU's kernel reads."""
+    count = min(LU.shape[-2:])
+    return pivots.shape[-1:] == (count,) and pivots.numel() == count * math.prod(LU.shape[:-2])
 
 
 def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
@@ -200,7 +214,7 @@ def refusal_of_the_cpu(
     `instead` has other dtypes for some of the tensors, by `id`. With `small` their sizes are small
     numbers instead: equal ones stay equal, and the smaller one stays smaller.
     """
-    if operator.name in _WRITE_BY_VALUES:
+    if operator.name in _ASKED_IF and not _ASKED_IF[operator.name](*args, **kwargs):
         return None
     drawn = torch.default_generator.get_state()  # an operator that draws must not move the host's random numbers on
     try:

@@ -31,6 +31,8 @@ def native_batch_norm(
     """
     if (running_mean is None) is not (running_var is None):
         raise ValueError("running_mean and running_var must either both be None or neither be None")
+    if training and not input.numel():
+        raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}")
     if not training:
         if running_mean is None or running_var is None:
             raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")

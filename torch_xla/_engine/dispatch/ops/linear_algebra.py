@@ -88,9 +88,13 @@ def linalg_eigvals(self: Tensor) -> object:
     return _eigvals(self)
 
 
+_DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
+
+
 def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Implement `torch.linalg.lstsq`. Residuals are given only where every matrix has full rank, which must be read."""
-    if self.dim() != b.dim() and self.shape[:-1] != b.shape:  # it takes fewer shapes than `solve` does
+    # It takes fewer shapes than `solve` does.
+    if driver not in _DRIVERS or (self.dim() != b.dim() and self.shape[:-1] != b.shape):
         cpu_errors.refuse_if_the_cpu_does(operator_of("aten::linalg_lstsq"), (self, b, rcond), {"driver": driver})
     solution, residuals, rank, values = _least_squares(self, b, rcond, driver=driver)
     rows, columns = self.shape[-2:]
@@ -143,7 +147,9 @@ def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool =
         batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     except RuntimeError:
         batch = None
-    if batch is None or LD.dim() < 2 or B.dim() < 2 or not pivots.dim():  # PyTorch has words of its own for it
+    if (
+        batch is None or LD.dim() < 2 or B.dim() < 2 or pivots.shape != LD.shape[:-1]
+    ):  # PyTorch has words of its own for it
         return _ldl_solve(LD, pivots, B, hermitian=hermitian)  # type: ignore[no-any-return]
     expanded = (
         LD.expand(*batch, *LD.shape[-2:]),

@@ -45,7 +45,7 @@ def update_stats(
     """Implement `torch.batch_norm_update_stats`: mean and biased variance of each channel of a batch."""
     channels, olds = input.size(1), (running_mean, running_var)
     kept = {old.dtype for old in olds if old is not None}
-    if not input.is_floating_point():
+    if not input.is_floating_point() or input.dtype.itemsize == 1:
         raise NotImplementedError(f"\"batch_norm_update_stats_cpu\" not implemented for '{type_name(input.dtype)}'")
     if input.numel() == 0:
         raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}")

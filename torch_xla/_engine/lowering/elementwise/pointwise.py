@@ -10,9 +10,11 @@ import torch
 from jax import lax
 
 from ...compat.names.torch import OpOverload
+from ..machinery.float8 import is_float8
 from ..machinery.opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
 from ..machinery.registry import Promotion, lowers
 from . import complex_functions
+from .cast import cast
 from .complex_functions import angle_of, by_dtype, magnitude
 
 aten = torch.ops.aten
@@ -223,6 +225,9 @@ def frexp(self: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @lowers(aten.where.self)
 def where(condition: jax.Array, self: Any, other: Any) -> jax.Array:
+    if self.dtype != other.dtype and (is_float8(self.dtype) or is_float8(other.dtype)):
+        dtype = other.dtype if is_float8(self.dtype) else self.dtype  # JAX promotes no floats of eight bits
+        self, other = (cast(each, dtype) for each in (self, other))
     return jnp.where(condition if condition.dtype == np.bool_ else condition != 0, self, other)
 
 

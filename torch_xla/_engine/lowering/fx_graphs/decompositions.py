@@ -20,11 +20,13 @@ from ...compat.names.torch import (
     pytree,
 )
 from ..machinery.registry import Promotion, Rule, add_rule, rule_of
+from ..random_numbers.random import RANDOM_BETWEEN
 from . import interpreter
 
 aten = torch.ops.aten
 
 _serial = itertools.count()
+_LARGEST = torch.iinfo(torch.int64).max
 
 
 def _uniform(size: object, **options: object) -> object:
@@ -41,6 +43,9 @@ def _integers(low: int, high: int, size: object, dtype: torch.dtype | None = Non
 
 def _between(low: int, high: int, memory: object) -> torch.Tensor:
     # Not `random.from`: a graph of PyTorch is Python source, in which `from` is no name.
+    if high - low > _LARGEST:
+        wide: torch.Tensor = RANDOM_BETWEEN(memory, low, high)
+        return wide
     numbers = aten.random.to(memory, high - low)
     return aten.add.Scalar(numbers, low) if low else numbers
 

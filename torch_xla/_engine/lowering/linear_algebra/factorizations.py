@@ -96,7 +96,7 @@ def lu_unpack(
     rank = min(rows, columns)
     P, L, U = nothing(LU_data), nothing(LU_data), nothing(LU_data)
     if unpack_pivots:
-        order = permutation(LU_pivots, rows)
+        order = permutation(LU_pivots.reshape(*LU_data.shape[:-2], rank), rows)
         P = (order[..., None, :] == lax.iota(INT32, rows)[:, None]).astype(LU_data.dtype)
     if unpack_data:
         left = LU_data[..., :rank]

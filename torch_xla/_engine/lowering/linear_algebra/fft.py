@@ -15,13 +15,13 @@ aten = torch.ops.aten
 # XLA transforms at most this many dimensions at once, and only the last ones.
 MOST_DIMS = 3
 
-# How PyTorch numbers what a sum over n terms is divided by.
-DIVISORS = {0: lambda n: 1.0, 1: lambda n: math.sqrt(n), 2: lambda n: float(n)}
+# How PyTorch numbers what a sum over n terms is divided by; its kernels take any other number for 2.
+DIVISORS = {0: lambda n: 1.0, 1: lambda n: math.sqrt(n)}
 
 
 def _scaled(result: jax.Array, length: int, normalization: int, divided: bool) -> jax.Array:
     """Return `result` normalized; `divided` if XLA has already divided it by the number of terms."""
-    factor = (length if divided else 1.0) / DIVISORS[normalization](max(length, 1))
+    factor = (length if divided else 1.0) / DIVISORS.get(normalization, float)(max(length, 1))
     return result if factor == 1 else result * factor
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..machinery.opmath import widened
+from ..machinery.opmath import is_float, widened
 from ..machinery.registry import lowers
 
 aten = torch.ops.aten
@@ -17,6 +17,8 @@ _Optional = jax.Array | None
 
 @lowers(aten.batch_norm_stats.default)
 def batch_norm_stats(input: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
+    if not is_float(input):
+        raise NotImplementedError("no device of PyTorch has a kernel for these")
     mean, variance = _moments(widened(input))
     return mean, _inverse_deviation(variance, eps)
 

@@ -19,6 +19,7 @@ from ..machinery.barrier import behind
 from ..machinery.opmath import is_number, number_as, widened
 from ..machinery.registry import lowers
 from ..machinery.replica_axis import target_in_use
+from ..machinery.xla_op_schemas import define
 
 aten = torch.ops.aten
 
@@ -326,6 +327,16 @@ def random_from(self: jax.Array, start: int, to: int | None, *, key: jax.Array) 
 @lowers(aten.random.to, random=True)
 def random_to(self: jax.Array, to: int, *, key: jax.Array) -> jax.Array:
     return _integers(key, self.shape, 0, to)
+
+
+# For graphs of PyTorch, whose source has no name for `random.from`, and whose `random.to` takes no `to` that int64 does
+# not hold.
+RANDOM_BETWEEN = define(
+    "random_between(Tensor self, int start, int to) -> Tensor",
+    like=lambda self, start, to: torch.empty_like(self),
+    on_cpu=lambda self, start, to: torch.empty_like(self).random_(start, to),
+)
+lowers(RANDOM_BETWEEN, random=True)(random_from)
 
 
 @lowers(aten.randperm.default, aten.randperm.generator, random=True)
