@@ -105,6 +105,8 @@ ZEROS: dict[str, Function] = {
     "sum of equal values": lambda x: x.expand(5, 2).sum(0),
     "cumsum": lambda x: x.cumsum(0),
     "cumsum of one": lambda x: x[:, None].cumsum(1),
+    "row by a matrix": lambda x: -x.abs().repeat(3) @ torch.ones(6, 9, dtype=x.dtype, device=x.device),
+    "rows by matrices": lambda x: -x.abs().expand(2, 1, 2) @ x.abs().add(1).view(2, 1).expand(2, 2, 17),
     "cumsum of a number": lambda x: torch.full_like(x, -0.0).cumsum(0),
     "cumsum of a computed number": lambda x: (torch.ones_like(x) * -0.0).cumsum(0),
     "average of windows of a computed number": lambda x: torch.nn.functional.avg_pool1d(

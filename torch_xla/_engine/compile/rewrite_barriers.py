@@ -10,6 +10,7 @@ fewer of the rewrites. There a choice by the elements of the dividend hides that
 GPUs and TPUs keep XLA's rewrites: what barriers cost there has not been measured.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -245,15 +246,32 @@ def _with_nan(tested: ir.Value, value: ir.Value) -> ir.Value:
 
 
 def _dot(module: EditedModule, operation: ir.Operation) -> None:
-    """Keep a product of matrices with one term for each element from becoming that term: the sum starts with 0.
+    """Let the sums of a product of matrices start with 0.
 
-    Such a product also needs the barriers of a product of numbers.
+    XLA makes its one term of a sum of one, and starts with the first term in some columns of a row times a matrix. A
+    product of one term for each element also needs the barriers of a product of numbers.
     """
     numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
     size = ir.RankedTensorType(operation.operands[0].type).shape
     if all(size[axis] == 1 for axis in numbers.lhs_contracting_dimensions):
         _multiply(module, operation)
         _without_sign(operation)
+    elif _is_row_by_columns(operation, numbers):
+        _without_sign(operation)
+
+
+def _is_row_by_columns(operation: ir.Operation, numbers: stablehlo.DotDimensionNumbers) -> bool:
+    """Return whether one factor is a vector, and the sums are over another than the last dimension of the other one."""
+    sides = (
+        (numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions),
+        (numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions),
+    )
+    free, is_last = [], []
+    for operand, (batch, contracted) in zip(operation.operands, sides, strict=True):
+        size = ir.RankedTensorType(operand.type).shape
+        free.append(math.prod(n for axis, n in enumerate(size) if axis not in (*batch, *contracted)))
+        is_last.append(len(size) - 1 in contracted)
+    return any(free[place] == 1 and free[1 - place] > 1 and not is_last[1 - place] for place in (0, 1))
 
 
 def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
