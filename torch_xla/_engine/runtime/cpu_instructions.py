@@ -2,7 +2,7 @@
 
 Newer x86 processors convert float32 to bfloat16 by an instruction that takes subnormal numbers for zero. XLA uses it
 for single elements: in sorts, in loops, in reductions to a place. Processors without it keep those numbers, as PyTorch
-does. Nothing is slower without it: elements that are converted side by side never use it.
+does. Elements that are converted side by side do not use it: what they cost is the same without it.
 """
 
 import platform

@@ -85,15 +85,18 @@ def _take(argument: object, key: list[Hashable], call: Call) -> None:
 
 
 def own_state(tensor: torch.Tensor) -> dict[str, Hashable]:
-    """Return what a call could change of a tensor that it was given, apart from the elements, by what it is called."""
+    """Return the state of an argument that a call could change, apart from the elements, by name.
+
+    A call is not replayed if an argument already has a gradient or attributes: so it matters only that there are some.
+    """
     return {
         "shape or strides": (tensor.shape, tensor.stride(), tensor.storage_offset()),
         "memory": id(tensor.untyped_storage()),
         "dtype": tensor.dtype,
         "class": type(tensor),
         "need of a gradient": tensor.requires_grad,
-        "gradient": id(tensor.grad) if tensor.is_leaf and tensor.grad is not None else None,
-        "attributes": tuple((name, id(value)) for name, value in tensor.__dict__.items()),
+        "gradient": tensor.is_leaf and tensor.grad is not None,
+        "attributes": tuple(tensor.__dict__),
     }
 
 

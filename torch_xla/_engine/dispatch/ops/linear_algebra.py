@@ -147,9 +147,8 @@ def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool =
         batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     except RuntimeError:
         batch = None
-    if (
-        batch is None or LD.dim() < 2 or B.dim() < 2 or pivots.shape != LD.shape[:-1]
-    ):  # PyTorch has words of its own for it
+    if batch is None or LD.dim() < 2 or B.dim() < 2 or pivots.shape != LD.shape[:-1]:
+        # PyTorch has words of its own for it.
         return _ldl_solve(LD, pivots, B, hermitian=hermitian)  # type: ignore[no-any-return]
     expanded = (
         LD.expand(*batch, *LD.shape[-2:]),
