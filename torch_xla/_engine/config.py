@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -228,32 +228,26 @@ def set_libtpu_variables(variables: dict[str, str]) -> None:
 
 
 @contextmanager
-def variables_set(variables: dict[str, str]) -> Iterator[None]:
-    """Give these variables these values within a `with` block, unless the user has set them."""
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(added)
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give these variables these values within a `with` block."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in added:
+        for name in variables.keys() - before.keys():
             os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def defaults_set(variables: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Give these variables these values within a `with` block, unless the user has set them."""
+    return variables_set({name: value for name, value in variables.items() if name not in os.environ})
 
 
 def xla_flags() -> str:
     """XLA_FLAGS: options of XLA."""
     return os.environ.get("XLA_FLAGS", "")
-
-
-@contextmanager
-def xla_flags_set(flags: str) -> Iterator[None]:
-    """Give XLA_FLAGS another value within a `with` block."""
-    before = {name: value for name, value in os.environ.items() if name == "XLA_FLAGS"}
-    os.environ.update(XLA_FLAGS=flags)
-    try:
-        yield
-    finally:
-        os.environ.pop("XLA_FLAGS", None)
-        os.environ.update(before)
 
 
 def keep_host_memory() -> bool:

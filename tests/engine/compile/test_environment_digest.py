@@ -19,6 +19,7 @@ CHANGES: dict[str, Any] = {
     "flags": lambda patch: patch.setenv("XLA_FLAGS", "--xla_any=1"),
     "tpu_flags": lambda patch: patch.setenv("LIBTPU_INIT_ARGS", "--any=1"),
     "processor": lambda patch: patch.setattr(environment_digest, "_processor", lambda: "0"),
+    "instructions": lambda patch: patch.setattr(environment_digest, "instructions_in_force", lambda: "0"),
     "cores": lambda patch: patch.setattr("os.sched_getaffinity", lambda process: range(1000)),
 }
 

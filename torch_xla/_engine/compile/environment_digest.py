@@ -13,6 +13,7 @@ import torch
 
 from .. import config
 from ..runtime.device_assignment import Target
+from ..runtime.platform import instructions_in_force
 from . import source_digest
 
 
@@ -28,6 +29,7 @@ class Installation:
     flags: str  # XLA_FLAGS
     tpu_flags: str  # LIBTPU_INIT_ARGS
     processor: str  # the instructions of the host's, where programs run on it
+    instructions: str  # which of them XLA uses
     cores: str  # how many of them this process may use; XLA cuts loops by it when it compiles for the CPU
 
     def texts(self) -> dict[str, str]:
@@ -41,6 +43,7 @@ class Installation:
             "XLA_FLAGS": self.flags,
             "LIBTPU_INIT_ARGS": self.tpu_flags,
             "processor": self.processor,
+            "instructions": self.instructions,
             "cores": self.cores,
         }
 
@@ -56,6 +59,7 @@ def read(target: Target) -> Installation:
         config.variable("XLA_FLAGS") or "",
         config.variable("LIBTPU_INIT_ARGS") or "",
         _processor() if target.is_host else "",
+        instructions_in_force() if target.is_host else "",
         str(_cores()) if target.is_host else "",
     )
 

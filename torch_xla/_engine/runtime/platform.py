@@ -11,12 +11,12 @@ import jax
 from .. import config
 from ..atomic import lock, uncollected
 from ..processes import coordination, identity, spmd_mode
-from .cpu_instructions import common_to_processors
+from .cpu_instructions import instructions_in_force as instructions_in_force
+from .first_client import client_environment
 from .host_malloc import prepare as prepare_malloc
 from .pjrt_plugins import is_known as is_known_plugin
 from .pjrt_plugins import register_installed as register_installed_plugins
 from .tpu_chips import is_usable as is_tpu_usable
-from .tpu_chips import searching_for_no_tpu
 from .tpu_chips import share_of as tpu_share_of
 
 # Documented names of platforms → JAX's names.
@@ -94,7 +94,7 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
         if joined:
             coordination.all_come("start the xla device")
         try:
-            with searching_for_no_tpu(), common_to_processors():
+            with client_environment():
                 devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
         except RuntimeError as error:
             if not wanted:

@@ -13,9 +13,8 @@ from jax.experimental import topologies
 from .. import config
 from ..atomic import uncollected
 from ..compat.names.jax import is_compile_only as is_compile_only
-from .cpu_instructions import common_to_processors
+from .first_client import client_environment
 from .gpu_descriptions import TEXTS
-from .tpu_chips import searching_for_no_tpu
 
 _NAME = re.compile(r"(?:(\d+)\*)?([a-z0-9]+):(\d+(?:x\d+)*)")
 _TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
@@ -104,12 +103,12 @@ def _tpus(topology: Topology) -> topologies.TopologyDescription:
         options["chips_per_host_bounds"] = (1, 1, 1)
     if topology.kind == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device, as JAX has it on the machine
-    with searching_for_no_tpu(), common_to_processors():
+    with client_environment():
         return topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **options)
 
 
 def _gpus(topology: Topology) -> topologies.TopologyDescription:
-    with searching_for_no_tpu(), common_to_processors():
+    with client_environment():
         jax.devices("cpu")  # JAX finds its plugins once in a process, when it starts
     shape = [int(side) for side in topology.name.partition(":")[2].split("x")]
     count = functools.reduce(int.__mul__, shape)
@@ -126,7 +125,7 @@ def _gpus(topology: Topology) -> topologies.TopologyDescription:
         return find()
     except NotImplementedError:
         # The plugin has refused to start, because there is no CUDA. Its compiler needs none.
-        with config.variables_set({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
+        with config.defaults_set({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
             importlib.import_module(f"jax_plugins.{_cuda_plugin()}").initialize()
         return find()
 

@@ -75,7 +75,7 @@ def searching_for_no_tpu() -> Iterator[None]:
     if chip_count() or importlib.util.find_spec("libtpu") is None:
         yield
         return
-    with config.variables_set(_NO_TPU):
+    with config.defaults_set(_NO_TPU):
         yield
 
 

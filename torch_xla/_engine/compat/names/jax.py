@@ -40,6 +40,10 @@ context_of_jax: Callable[[], ir.Context] = mlir.make_ir_context
 module_context: Callable[[], ir.Context] = getattr(mlir, "_create_ir_context", context_of_jax)
 
 
+# Whether a client of JAX runs, so that XLA has read its options.
+has_client: Callable[[], bool] = xla_bridge.backends_are_initialized
+
+
 def add_platform(name: str, make_client: Callable[[], object]) -> None:
     """Let JAX start a client by `make_client` when the platform `name` is requested."""
     xla_bridge.register_backend_factory(name, make_client, priority=-100, fail_quietly=False)
