@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.rules import check_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 
 aten = torch.ops.aten
 
@@ -32,6 +33,21 @@ def test_nll_loss(reduction: int, weighted: bool, size: tuple[int, ...]) -> None
     check_rule(forward, x, target, weight, reduction, -100)
     loss, total = forward(x, target, weight, reduction, -100)
     check_rule(backward, torch.randn_like(loss), x, target, weight, reduction, -100, total)
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("size", ((5,), (6, 5), (2, 5, 3, 3)))
+def test_nll_loss_of_a_tpu_takes_a_target_alone(size: tuple[int, ...]) -> None:
+    x = rand(*size)
+    target = torch.randint(5, size[:1] if len(size) == 2 else (size[0], *size[2:]) if len(size) > 2 else ())
+    rows = x.movedim(0 if x.ndim == 1 else 1, -1).reshape(-1, 5)
+    rows[0] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0])
+    rows[-1] = torch.tensor([float("inf"), float("nan"), -0.0, 1e-40, -float("inf")])
+    x = rows.reshape(*target.shape, 5).movedim(-1, 0 if x.ndim == 1 else 1)
+    forward = aten.nll_loss2d_forward.default if x.ndim == 4 else aten.nll_loss_forward.default
+    for special in range(5):
+        target.view(-1)[0] = target.view(-1)[-1] = special
+        check_rule(forward, x, target, None, 0, -100)
 
 
 def test_a_mean_over_ignored_targets_alone_is_nan() -> None:

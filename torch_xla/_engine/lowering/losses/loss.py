@@ -35,14 +35,40 @@ def _class_weights(target: jax.Array, weight: jax.Array | None, ignore_index: in
     return jnp.where(counted, chosen, jnp.zeros((), chosen.dtype))
 
 
+def _is_target(target: jax.Array, scores: jax.Array, dim: int) -> jax.Array:
+    """Return which of the scores, whose classes lie along `dim`, is that of its target.
+
+    Classes are counted in 32 bits: a TPU compares 64 in two halves.
+    """
+    count = scores.shape[dim]
+    numbers = jnp.where((target >= 0) & (target < count), target, -1).astype(np.int32)
+    return jax.lax.broadcasted_iota(np.int32, scores.shape, dim) == jnp.expand_dims(numbers, dim)
+
+
+def _picked(scores: jax.Array, target: jax.Array, dim: int) -> jax.Array:
+    """Return the score of each target."""
+
+    def by_index(scores: jax.Array, target: jax.Array) -> jax.Array:
+        return jnp.squeeze(jnp.take_along_axis(scores, jnp.expand_dims(target, dim), dim, mode="clip"), dim)
+
+    def by_comparison(scores: jax.Array, target: jax.Array) -> jax.Array:
+        nearest = jnp.clip(target, 0, scores.shape[dim] - 1)
+        nothing = np.array(-0.0, scores.dtype)
+        return jax.lax.reduce(
+            jnp.where(_is_target(nearest, scores, dim), scores, nothing), nothing, jax.lax.add, (dim,)
+        )
+
+    # A TPU reads what it indexes from memory, so that all logarithms of a softmax would be written to it for a few.
+    return jax.lax.platform_dependent(scores, target, tpu=by_comparison, default=by_index)  # type: ignore[no-any-return]
+
+
 def _forward(
     self: jax.Array, target: jax.Array, weight: jax.Array | None, reduction: int, ignore_index: int
 ) -> tuple[jax.Array, jax.Array]:
     x, target = widened(self), target.astype(np.int64)
     dim = 0 if x.ndim == 1 else 1
     weights = _class_weights(target, weight, ignore_index, x.dtype)
-    index = jnp.expand_dims(jnp.where(target == ignore_index, 0, target), dim)
-    picked = jnp.squeeze(jnp.take_along_axis(x, index, dim, mode="clip"), dim)
+    picked = _picked(x, jnp.where(target == ignore_index, 0, target), dim)
     # Not a product alone: an ignored target's probability may be infinite.
     losses = jnp.where(weights == 0, jnp.zeros((), x.dtype), -picked * weights)
     total = jnp.sum(weights)
@@ -68,8 +94,7 @@ def _backward(
         gradient = gradient / widened(total_weight)
     each = jnp.expand_dims(jnp.where(weights == 0, jnp.zeros((), gradient.dtype), -gradient * weights), dim)
     # A comparison with the class numbers fuses with what follows; a scatter would be a loop of its own.
-    classes = jax.lax.broadcasted_iota(target.dtype, self.shape, dim)
-    return jnp.where(classes == jnp.expand_dims(target, dim), each, jnp.zeros((), each.dtype))
+    return jnp.where(_is_target(target, self, dim), each, jnp.zeros((), each.dtype))
 
 
 lowers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)(_forward)
