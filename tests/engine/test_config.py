@@ -30,6 +30,14 @@ def test_nonsense_is_refused(name: str, text: str, what: str, monkeypatch: pytes
     assert str(refusal.value).startswith(what)
 
 
+def test_programs_of_a_tpu_are_whole_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_STAGE_OPERATIONS", raising=False)
+    assert config.stage_operations("cpu") == config.stage_operations("gpu") == 500
+    assert config.stage_operations("tpu") == 0
+    monkeypatch.setenv("XLA_STAGE_OPERATIONS", "7")
+    assert config.stage_operations("tpu") == 7
+
+
 def test_sizes_are_numbers_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", "0.5")
     assert config.persistent_cache_bytes() == 1 << 19

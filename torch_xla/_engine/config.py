@@ -304,9 +304,12 @@ def compilation_cache_size() -> int:
     return _integer("XLA_COMPILATION_CACHE_SIZE", "2048", least=1)
 
 
-def stage_operations() -> int:
-    """XLA_STAGE_OPERATIONS: a program is compiled in stages if this saves that many operations; 0: never."""
-    return _integer("XLA_STAGE_OPERATIONS", "500")
+def stage_operations(platform: str = "cpu") -> int:
+    """XLA_STAGE_OPERATIONS: a program is compiled in stages if this saves that many operations; 0: never.
+
+    A TPU runs programs for longer in stages: what passes between them is copied to the layout of arguments.
+    """
+    return _integer("XLA_STAGE_OPERATIONS", "0" if platform == "tpu" else "500")
 
 
 def max_async_closures() -> int:
