@@ -13,7 +13,7 @@ from torch_xla._engine.ir.graph import Operation, decode, effective, needed_in_o
 from torch_xla._engine.ir.side_effects import CALLBACK, CHECK, collective
 from torch_xla._engine.ir.tape import ALL, Tape, Value
 from torch_xla._engine.ir.value_spec import spec_of
-from torch_xla._engine.step.partition import grows, parted, reporting, with_end, with_reported
+from torch_xla._engine.step.partition import FEW, are_few, grows, parted, reporting, with_end, with_reported
 
 FLOAT, COUNTER = spec_of((4,), (1,), torch.float32), spec_of((), (), torch.int64)
 
@@ -96,6 +96,14 @@ def test_exchanges_of_which_nobody_holds_a_result_give_one_to_wait_for() -> None
     _, operations, _ = decode(tape.code)
     assert with_end(operations, [0, 1, 2], []) == [2] and with_end(operations, [0], []) == [1]
     assert with_end(operations, [0, 1], [1]) == [1] and with_end(operations, [2], []) == []
+
+
+def test_few_operations_without_effects_run_with_a_read() -> None:
+    operations = decode(tape_of(*[((slot,), FLOAT, None) for slot in range(FEW + 2)]).code)[1]
+    assert are_few(operations[:FEW], 1) and are_few(operations, FEW + 2)
+    assert not are_few(operations, 1)
+    with_effect = decode(tape_of(((0,), FLOAT, CHECK)).code)[1]
+    assert not are_few(with_effect, 1)
 
 
 def test_a_read_grows_what_is_left_by_what_an_earlier_read_has_not_left() -> None:

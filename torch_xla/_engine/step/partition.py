@@ -164,6 +164,19 @@ def parted(
     return outputs, [operations[index] for index in kept]
 
 
+# So many operations always run with a read that does not need them.
+FEW = 8
+
+
+def are_few(kept: Sequence[Operation], read: int) -> bool:
+    """Return whether operations are so few that they run with a read of `read` others, which does not need them.
+
+    To leave them would take another program later, and a program of both for the loop that reads again. What is few
+    depends on nothing that ran before: a function that reads is cut alike at its first and its second call.
+    """
+    return len(kept) <= max(FEW, read) and all(operation.plan.effect is None for operation in kept)
+
+
 def grows(kept: Sequence[Operation], rest: int) -> bool:
     """Return whether a read would add to what an earlier read has left: some of the `rest` remains, and there is more.
 
@@ -225,8 +238,9 @@ def choose(draft: Draft) -> Draft:
             asked.extend(slot for slot in pending if operations[producer[slot]].plan.op == APPEND)
         read = needed_in_order(operations, producer, asked)
         found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(rest))
-        if roots and rest and _is_free(draft, read) and grows(left, rest):
-            draft.roots = None
+        few = are_few(left, len(read))
+        if roots and left and (few or (rest and grows(left, rest))) and _is_free(draft, read):
+            draft.roots, draft.runs_all = None, not few
         else:
             draft.chosen, draft.outputs, draft.kept = read, found, left
     if effects:

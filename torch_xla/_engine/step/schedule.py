@@ -153,7 +153,7 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
     counters = [(metrics.counter(name), count) for name, count in counts.items()]
     schedule = Schedule(live, program, part, seen.code, lines, draft.kept, counters, made_at, made)
     schedule.cuts = tuple(each.first_output for each in draft.operations if each.plan.op == CUT)
-    schedule.runs_all = roots is not None and (draft.roots is None or tape.rest == ALL)
+    schedule.runs_all = roots is not None and (draft.runs_all or tape.rest == ALL)
     if draft.shared is not None:
         graph, length = draft.shared
         schedule.length, schedule.rooms = (length,), rooms_of(part.graph, graph)

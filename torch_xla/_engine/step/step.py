@@ -88,6 +88,7 @@ class Draft:
     chosen: list[int] = field(default_factory=list)  # partition: operations that run now
     outputs: list[int] = field(default_factory=list)  # partition: the slots they give
     kept: list[Operation] = field(default_factory=list)  # partition: operations that stay on the tape
+    runs_all: bool = False  # partition: each read runs all, until the step ends
     part: Cut | None = None  # fuse: the chosen operations as one graph
     donated: tuple[int, ...] = ()  # donation: inputs whose memory the program takes
     shared: tuple[Graph, int] | None = None  # growing sizes: the graph of all lengths, and this length
