@@ -39,6 +39,18 @@ def test_one_and_three_dimensions() -> None:
     check_rule(aten.upsample_trilinear3d_backward.default, gradient, *size, False, None, None, None)
 
 
+@pytest.mark.parametrize("scales", [(1.1, 1.2), (1.1, None), (None, 1.2), (1.1,)], ids=str)
+def test_a_dimension_that_keeps_its_size_keeps_its_pixels_whatever_the_scale(scales: tuple[float | None, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    image, gradient = torch.randn(2, 3, 5, 4, generator=generator), torch.randn(2, 3, 5, 9, generator=generator)
+    check_rule(aten.upsample_bilinear2d.default, image, [5, 9], False, *scales, rtol=1e-4, atol=1e-5)
+    backward = aten.upsample_bilinear2d_backward.default
+    check_rule(backward, gradient, [5, 9], [2, 3, 5, 4], False, *scales, rtol=1e-4, atol=1e-5)
+    check_rule(aten.upsample_linear1d.default, image[0], [4], False, scales[0])
+    cube, size = image.reshape(1, 2, 3, 5, 4), [3, 7, 4]
+    check_rule(aten.upsample_trilinear3d.default, cube, size, False, *scales, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("channels", [3, 6])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

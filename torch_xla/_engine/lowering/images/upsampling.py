@@ -138,6 +138,8 @@ def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
                 places = _positions_of_a_run(inputs, outputs, align_corners, scale, real)
                 x = _mixed(x, weights(jnp, places, jnp.asarray(inputs)), dim)
                 continue
+            if _is_as_it_is(weights, inputs, outputs):
+                continue
             positions = _positions(inputs, outputs, align_corners, scale, real)
             if not whole:
                 x = _mixed(x, weights(np, positions, inputs), dim)
@@ -146,6 +148,11 @@ def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
         return x
 
     return lower
+
+
+def _is_as_it_is(weights: _Weights, inputs: int, outputs: int) -> bool:
+    """Return whether a dimension keeps its pixels, whatever scale is given: PyTorch looks at the sizes first."""
+    return weights is _linear and inputs == outputs
 
 
 def _mixed(x: jax.Array, pixels: list[tuple[Any, Any]], dim: int) -> jax.Array:
@@ -166,8 +173,8 @@ def _interpolated_backward(weights: _Weights) -> Callable[..., jax.Array]:
         *scales: float | None,
     ) -> jax.Array:
         def matrices(dim: int, inputs: int, outputs: int, real: type) -> np.ndarray:
-            positions = _positions(inputs, outputs, align_corners, scales[dim] if scales else None, real)
-            return _matrix(weights, positions, inputs)
+            scale = scales[dim] if scales and not _is_as_it_is(weights, inputs, outputs) else None
+            return _matrix(weights, _positions(inputs, outputs, align_corners, scale, real), inputs)
 
         return _gathered(grad_output, input_size, matrices)
 
@@ -175,9 +182,12 @@ def _interpolated_backward(weights: _Weights) -> Callable[..., jax.Array]:
 
 
 def _with_named_scales(lower: Callable[..., jax.Array], names: tuple[str, ...]) -> Callable[..., jax.Array]:
+    """Return a rule whose scales may have names, and may be left out from the last one on."""
+    before = lower.__code__.co_argcount
+
     def rule(*args: object, **kwargs: object) -> jax.Array:
-        scales = [kwargs.pop(name, None) for name in names if name in kwargs]
-        return lower(*args, *scales, **kwargs)
+        rest = names[len(args) - before :] if len(args) >= before else ()
+        return lower(*args, *(kwargs.pop(name, None) for name in rest), **kwargs)
 
     return rule
 
