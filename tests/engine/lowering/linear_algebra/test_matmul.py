@@ -107,6 +107,19 @@ def test_a_beta_of_zero_drops_the_summand_even_where_it_is_nan() -> None:
         check(op, nan, *(values(*shape) for shape in shapes[1:]), beta=0)
 
 
+@pytest.mark.parametrize("alpha", [torch.inf, torch.nan])
+def test_an_infinite_factor_of_no_products_is_left_out(alpha: float) -> None:
+    shapes: dict[Any, tuple[tuple[int, ...], ...]] = {
+        aten.addmm.default: ((3, 5), (3, 0), (0, 5)),
+        aten.addmv.default: ((3,), (3, 0), (0,)),
+        aten.baddbmm.default: ((2, 3, 5), (2, 3, 0), (2, 0, 5)),
+        aten.addbmm.default: ((3, 5), (0, 3, 4), (0, 4, 5)),
+    }
+    for op, sizes in shapes.items():
+        for beta in (0, 1, 2.5):
+            check(op, *(values(*size) for size in sizes), beta=beta, alpha=alpha)
+
+
 def test_a_beta_that_is_zero_only_at_run_time_drops_the_summand_too() -> None:
     @jax.jit
     def run(beta: jax.Array) -> jax.Array:

@@ -199,8 +199,13 @@ def linear_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _plus(self: jax.Array, beta: object, products: jax.Array, alpha: object) -> jax.Array:
-    """Return beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN."""
+def _plus(self: jax.Array, beta: object, products: jax.Array, alpha: object, terms: int = 1) -> jax.Array:
+    """Return beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN.
+
+    If a product has no `terms`, PyTorch leaves it out, so an infinite alpha makes no NaN of it.
+    """
+    if not terms:
+        alpha = 1
     self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
     scaled = products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
     if _is(beta, 0):
@@ -220,17 +225,18 @@ def _is(number: object, value: int) -> bool:
 
 @lowers(aten.addmm.default, aten.addmv.default)
 def addmm(self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    return _plus(self, beta, product(mat1, mat2), alpha)
+    return _plus(self, beta, product(mat1, mat2), alpha, mat1.shape[-1])
 
 
 @lowers(aten.baddbmm.default)
 def baddbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    return _plus(self, beta, bmm(batch1, batch2), alpha)
+    return _plus(self, beta, bmm(batch1, batch2), alpha, batch1.shape[-1])
 
 
 @lowers(aten.addbmm.default)
 def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    return _plus(self, beta, contract(batch1, batch2, ((0, 2), (0, 1))), alpha)
+    terms = batch1.shape[0] * batch1.shape[2]
+    return _plus(self, beta, contract(batch1, batch2, ((0, 2), (0, 1))), alpha, terms)
 
 
 @lowers(aten.addr.default)
