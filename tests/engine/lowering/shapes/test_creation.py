@@ -122,6 +122,16 @@ def test_complex_numbers_may_be_spaced() -> None:
     check_calls([call(aten.linspace.default, 0, 1 + 1j, 5), call(aten.full.default, [2], 1j)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_ends_that_are_not_finite_spoil_their_own_part_of_each_number_alone(dtype: torch.dtype) -> None:
+    inf, nan = float("inf"), float("nan")
+    ends: list[tuple[complex, complex]] = [(nan, 1), (1, nan), (inf, 1), (1, inf), (-inf, inf), (inf, inf)]
+    if dtype.is_complex:
+        ends += [(complex(nan, 0), 1j), (1j, complex(0, nan)), (complex(1, inf), 2)]
+    check_calls([call(aten.linspace.default, *each, n, dtype=dtype) for each in ends for n in (1, 2, 5)])
+    check_calls([call(aten.logspace.default, 1, end, 1, dtype=dtype) for end in (inf, nan)])
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(3, 3), (2, 4), (4, 2), (0, 4), (4, 0), (5, 7)])
 def test_triangles_are_listed_row_by_row(rows: int, columns: int) -> None:
     for offset in (-3, -1, 0, 1, 2, 9):

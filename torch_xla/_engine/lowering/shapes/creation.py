@@ -188,17 +188,27 @@ def _module_for(start: object, end: object, dtype: np.dtype) -> ModuleType:
 
 def _spaced(start: Any, end: Any, steps: int, dtype: np.dtype, module: ModuleType) -> jax.Array:
     """Return steps from `start` in the first half and back from `end` in the second, so that both are met exactly."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):  # by parts, or a part that is infinite makes both of them NaN
+        start, end = number_as(start, dtype), number_as(end, dtype)
+        real = np.finfo(dtype).dtype
+        return lax.complex(
+            _spaced(start.real, end.real, steps, real, jnp), _spaced(start.imag, end.imag, steps, real, jnp)
+        )
     if jnp.issubdtype(dtype, jnp.integer):
         wide = np.dtype(np.float64)
         start, end = (number_as(number_as(number, dtype), wide) for number in (start, end))
     else:
         wide = np.result_type(dtype, np.float32)
         start, end = number_as(start, wide), number_as(end, wide)
+    if steps == 1:
+        return module.reshape(start, (1,))
     index = module.arange(steps, dtype=np.int64)
     intervals = max(steps - 1, 1)
-    step = (end - start) / intervals if module is np else quotient(jnp.asarray(end - start), intervals)
+    with np.errstate(invalid="ignore"):  # of two infinite ends
+        distance = end - start
+    step = distance / intervals if module is np else quotient(jnp.asarray(distance), intervals)
     forward = start + step * index.astype(wide)
-    return module.where(index < max(steps // 2, steps == 1), forward, end - step * (steps - 1 - index).astype(wide))
+    return module.where(index < steps // 2, forward, end - step * (steps - 1 - index).astype(wide))
 
 
 @lowers(aten.eye.default)
