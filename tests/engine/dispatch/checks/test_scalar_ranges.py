@@ -29,6 +29,8 @@ CALLS: dict[str, Call] = {
     "index_fill": lambda x, v: x.index_fill(0, torch.tensor([0], device=x.device), v),
     "lerp": lambda x, v: torch.lerp(x, x, v),
     "linspace": lambda x, v: torch.linspace(0, v, 3, dtype=x.dtype, device=x.device),
+    "logit": lambda x, v: torch.logit(x, v) if isinstance(v, float) else x,
+    "logit_backward": lambda x, v: torch.ops.aten.logit_backward(x, x, v) if isinstance(v, float) else x,
     "masked_fill": lambda x, v: x.masked_fill(x == 0, v),
     "pad": lambda x, v: torch.nn.functional.pad(x, (1, 1), value=v),
     "pow": lambda x, v: x**v,

@@ -133,7 +133,7 @@ def test_logits_and_their_gradient(dtype: torch.dtype, changing: bool) -> None:
     calls = [call(aten.logit_backward.default, gradient, operand, eps) for eps in (None, 0.1, -1.0)]
     # PyTorch rounds the quotient inside the logarithm to the narrow dtype, we do not.
     if dtype.itemsize > 2:
-        calls += [call(aten.logit.default, operand, eps) for eps in (None, 0.1)]
+        calls += [call(aten.logit.default, operand, eps) for eps in (None, 0.1, 0.7, -1.0, NAN)]
     check_calls(calls, changing=changing)
 
 

@@ -25,6 +25,8 @@ from ..op_schema import Operator
 from . import cpu_errors
 
 _NUMBERS = ("number", "Optional[number]", "List[number]")
+# Operators whose `float` arguments become numbers of the result's dtype too.
+_CONVERTED = {"logit": "eps", "logit_backward": "eps"}
 _NORMS = frozenset(("linalg_vector_norm", "norm", "foreach_norm"))
 # Operators that refuse some numbers whatever the dtype: their arguments, and from which number on all are valid.
 _REFUSING: dict[str, tuple[tuple[str, ...], float]] = {
@@ -87,7 +89,8 @@ def limits_of(
         refusing, least = _REFUSING[name.rstrip("_")]
         given_places = tuple((i, a.name) for i, a in enumerate(arguments) if a.name in refusing)
         return Limits(least, sys.float_info.max, False, False, tuple(_given(given_places, args, kwargs)))
-    places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
+    converted = _CONVERTED.get(name.rstrip("_"))
+    places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS or a.name == converted)
     every = _numbers(places, args, kwargs)
     if any(number.__class__ is complex for number in every):
         cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
@@ -104,7 +107,7 @@ def limits_of(
     is_unsigned = False
     is_endless = True
     for dtype in set(dtypes):
-        if dtype in _NARROW or (dtype in _FLOATS and has_float and "backward" not in name):
+        if dtype in _NARROW or (dtype in _FLOATS and has_float and (converted or "backward" not in name)):
             info = torch.finfo(dtype)
             limits.append((info.tiny if dtype is torch.float8_e8m0fnu else -info.max, info.max))
             is_endless &= dtype not in _FINITE

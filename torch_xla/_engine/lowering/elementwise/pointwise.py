@@ -189,7 +189,10 @@ def nan_to_num(
 @in_opmath
 def logit(self: jax.Array, eps: float | None = None) -> jax.Array:
     # A negative `eps` means none: it clamps only what has no logit anyway.
-    inside = self if eps is None else jnp.clip(self, eps, 1 - eps)
+    inside = self
+    if eps is not None:  # the lower bound first, if it is above the other one; one that is NaN bounds nothing
+        low = jnp.asarray(eps, self.dtype)
+        inside = jnp.where(self < low, low, jnp.where(self > 1 - low, 1 - low, self))
     return lax.log(inside / (1 - inside))
 
 
