@@ -32,6 +32,9 @@ def least_squares(driver: str, *size: int) -> Program:
 # PyTorch 2.14 has taken it out.
 CHOLESKY: dict[str, Program] = {
     "cholesky": lambda d: torch.cholesky(positive(3, d)),
+    "cholesky of nothing": lambda d: [
+        torch.cholesky(torch.empty(size, device=d)) for size in ((0, 3), (2, 3, 0), (0,))
+    ],
     "cholesky, upper": lambda d: torch.cholesky(positive(3, d), upper=True),
     "cholesky, out=": lambda d: torch.cholesky(positive(3, d), out=torch.empty(0, device=d)),
 }
@@ -52,6 +55,15 @@ CHOLESKY: dict[str, Program] = {
             for driver in ("gels", "gelsy", "gelsd", "gelss")
             for size in ((5, 3), (3, 5), (2, 4, 3))
         },
+        **{
+            f"least squares, a batch of rows, {driver}": lambda d, driver=driver: tuple(
+                torch.linalg.lstsq(values(1, 3, 2, d=d), values(3, 3, d=d, seed=1), driver=driver)
+            )
+            for driver in ("gels", "gelsy", "gelsd", "gelss")
+        },
+        "least squares, batches of both": lambda d: torch.linalg.lstsq(values(2, 1, 3, 2, d=d), values(1, 3, 3, d=d))[
+            0
+        ],
         "least squares of a vector": lambda d: tuple(torch.linalg.lstsq(values(2, 4, 3, d=d), values(2, 4, d=d))),
         "least squares, out=": lambda d: torch.linalg.lstsq(
             values(5, 3, d=d),

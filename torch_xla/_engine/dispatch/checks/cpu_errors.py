@@ -52,6 +52,7 @@ _READ_ELSEWHERE = frozenset(
 # Their operands must have one dtype. Others take indices or masks beside numbers.
 PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
 
+_OF_LAPACK = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _HALVES = frozenset((torch.float16, torch.bfloat16))
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 # Dtypes for which PyTorch's CUDA backend has a kernel and its CPU has none, as PyTorch's operator database says.
@@ -79,6 +80,9 @@ _ASKED_IF: dict[str, Callable[..., bool]] = {
     "aten::_fft_c2c": lambda *_: False,
     "aten::_fft_c2r": lambda *_: False,
     "aten::_fft_r2c": lambda *_: False,
+    "aten::linalg_lstsq": lambda self, b, *_, driver=None, **__: (
+        not (driver in ("gelsd", "gelss") and b.shape[-1:] == (0,) and b.dtype in _OF_LAPACK)
+    ),
     "aten::lu_unpack": lambda LU, pivots, *_: LU.dim() > 1 and has_all_pivots(LU, pivots),
     "aten::repeat_interleave.Tensor": lambda *_, **__: False,
     "aten::segment_reduce": lambda *_, offsets=None, unsafe=False, **__: offsets is None and not unsafe,

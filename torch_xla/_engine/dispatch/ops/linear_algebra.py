@@ -60,8 +60,10 @@ def _checking(name: str, called: str) -> Kernel:
 
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     """Implement `torch.cholesky`, the older form, which raises."""
-    if not self.numel() and self.dim() >= 2 and self.shape[-1] == self.shape[-2]:
-        return torch.empty_like(self, memory_format=torch.contiguous_format)  # of any dtype
+    if not self.numel():
+        return torch.empty_like(self, memory_format=torch.contiguous_format)  # of any dtype and size
+    if self.dim() < 2 or self.shape[-1] != self.shape[-2]:
+        cpu_errors.refuse_if_the_cpu_does(operator_of("aten::cholesky"), (self, upper), {})
     if not (self.is_floating_point() or self.is_complex()):
         raise NotImplementedError(f"\"cholesky_cpu\" not implemented for '{type_name(self.dtype)}'")
     factor: Tensor
@@ -96,6 +98,10 @@ def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver:
     # It takes fewer shapes than `solve` does.
     if driver not in _DRIVERS or (self.dim() != b.dim() and self.shape[:-1] != b.shape):
         cpu_errors.refuse_if_the_cpu_does(operator_of("aten::linalg_lstsq"), (self, b, rcond), {"driver": driver})
+    if b.dim() == self.dim() - 1 and self.shape[:-1] != b.shape:
+        # The first sizes of `b` are its batch, even where they are its rows as well.
+        batch = torch.broadcast_shapes(self.shape[:-2], b.shape[: self.dim() - 2])
+        b = b.expand(*batch, *b.shape[-2:])
     solution, residuals, rank, values = _least_squares(self, b, rcond, driver=driver)
     rows, columns = self.shape[-2:]
     if driver in ("gelsd", "gelss") and rows > columns and not bool((rank == columns).all()):
