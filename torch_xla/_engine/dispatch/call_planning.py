@@ -143,7 +143,8 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     except NotImplementedError:
         return Entry(None)
     is_one = shapes is not None and not isinstance(shapes, (list, tuple))
-    refuse_dtypes(rule, operator, args, kwargs, dtypes.to_torch(shapes.dtype) if is_one else None)
+    gives_nothing = not any(spec.numel for spec in plan.outputs)
+    refuse_dtypes(rule, operator, args, kwargs, dtypes.to_torch(shapes.dtype) if is_one else None, gives_nothing)
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
     return Entry(
         plan,

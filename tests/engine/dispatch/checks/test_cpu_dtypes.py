@@ -252,3 +252,11 @@ def test_dropout_is_refused_as_the_composition_that_the_cpu_runs(dtype: torch.dt
             torch.nn.functional.dropout(torch.ones(3, device=device).to(dtype), 0.5)
         said.append((caught.type, str(caught.value)))
     assert said[1] == said[0]
+
+
+def test_what_gives_nothing_says_nothing_about_dtypes() -> None:
+    for device in ("cpu", "xla"):
+        x = torch.arange(4, device=device).reshape(2, 2)
+        assert torch.ops.aten._pdist_forward(x[:1], 1.0).numel() == 0
+        with pytest.raises(NotImplementedError, match="\"pdist\" not implemented for 'Long'"):
+            torch.ops.aten._pdist_forward(x, 1.0)

@@ -35,11 +35,17 @@ _NAMED_PLACES = frozenset((*_PLACES, "indices", "offsets"))
 
 
 def refuse_dtypes(
-    rule: Rule, operator: Operator, args: tuple[object, ...], kwargs: dict[str, Any], result: torch.dtype | None = None
+    rule: Rule,
+    operator: Operator,
+    args: tuple[object, ...],
+    kwargs: dict[str, Any],
+    result: torch.dtype | None = None,
+    gives_nothing: bool = False,
 ) -> None:
     """Raise what the CPU raises for the dtypes of a call.
 
-    `result` is the dtype that a trial of the rule gave, if there was one and it has one result.
+    `result` is the dtype that a trial of the rule gave, if there was one and it has one result. A call that
+    `gives_nothing` has results without elements: kernels may not have looked at its dtypes.
     """
     if _is_doubtful(rule, operator, args, kwargs, result):
         cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
@@ -73,7 +79,8 @@ def refuse_dtypes(
     of_kernels_alone = is_of_few and (is_usual or not _comes_of_rare_dtypes(operator, args, kwargs))
     if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone, of_kernels_alone):
         raise refusal
-    if refusal is None or lacks_kernel or cpu_errors.is_of_zeros(refusal):  # another one comes of these sizes
+    # Another one comes of these sizes.
+    if not gives_nothing and (refusal is None or lacks_kernel or cpu_errors.is_of_zeros(refusal)):
         put_last(_taken, asked, None, _MOST_TAKEN)
 
 
