@@ -243,3 +243,14 @@ def test_a_tensor_without_dimensions_has_one_place(index_dims: int, number: int)
 @pytest.mark.parametrize("source", [1, [1], [1, 2], [True, False], [1j, 2j]])
 def test_put_takes_a_source_of_the_dtype_of_its_tensor(form: str, source: object) -> None:
     check_refused(lambda d: getattr(n(3, d=d), form)(torch.tensor([0, 1], device=d), torch.tensor(source, device=d)))
+
+
+@pytest.mark.parametrize("form", ["index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"])
+@pytest.mark.parametrize("indices", [[], [None]])
+def test_a_write_without_an_index_is_refused_as_on_the_cpu(form: str, indices: list[None]) -> None:
+    for values in (1, 3):
+        with pytest.raises(RuntimeError, match=f"{form} expects a tensor among its indices. To write to all elements"):
+            getattr(torch.ops.aten, form)(n(3, d="xla"), indices, n(values, d="xla"))
+        with pytest.raises(RuntimeError):  # of a failed assertion
+            getattr(torch.ops.aten, form)(n(3, d="cpu"), indices, n(values, d="cpu"))
+    check_refused(lambda d: getattr(torch.ops.aten, form)(n(3, d=d), indices, n(2, d=d)))

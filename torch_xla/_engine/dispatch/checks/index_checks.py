@@ -133,10 +133,22 @@ def by_tensors(name: str) -> Callable[..., Any]:
                 cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
             dim += index.dim()
         if args and isinstance(args[0], Tensor):
+            if all(index is None for index in indices):
+                _refuse_all(name, self, indices, args)
             _refuse_values_for_nothing(self, indices, args[0])
         return record(self, indices, *args, **kwargs)
 
     return kernel
+
+
+def _refuse_all(name: str, tensor: Tensor, indices: Sequence[Tensor | None], args: tuple[Any, ...]) -> None:
+    """Refuse to put values in by no index at all where the CPU does; its words are those of a failed assertion."""
+    refusal = cpu_errors.refusal_of_the_cpu(operator_of(f"aten::{name}"), (tensor, indices, *args), {})
+    if refusal is None:
+        return
+    if isinstance(refusal, IndexError) or str(refusal).startswith("shape mismatch"):
+        raise refusal
+    raise RuntimeError(f"{name} expects a tensor among its indices. To write to all elements, use copy_.")
 
 
 def _refuse_values_for_nothing(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> None:
