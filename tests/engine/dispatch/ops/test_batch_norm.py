@@ -25,6 +25,9 @@ def new(x: torch.Tensor) -> torch.Tensor:
 CALLS: dict[str, Callable[[dict[str, torch.Tensor]], Any]] = {
     "training": lambda a: ATEN.native_batch_norm(*a.values(), True, 0.1, 1e-5),
     "inference": lambda a: ATEN.native_batch_norm(*a.values(), False, 0.1, 1e-5),
+    "inference, functional": lambda a: ATEN._native_batch_norm_legit_functional(*a.values(), False, 0.1, 1e-5),
+    "training, functional": lambda a: ATEN._native_batch_norm_legit_functional(*a.values(), True, 0.1, 1e-5),
+    "inference by name": lambda a: ATEN._native_batch_norm_legit_no_training(*a.values(), 0.1, 1e-5),
     "no parameters": lambda a: ATEN.native_batch_norm(a["input"], None, None, None, None, True, 0.1, 1e-5),
     "stateful": lambda a: ATEN._native_batch_norm_legit(*a.values(), True, 0.3, 1e-5),
     "update": lambda a: ATEN._batch_norm_with_update(*a.values(), 0.3, 1e-5)[:3],

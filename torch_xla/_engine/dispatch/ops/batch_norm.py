@@ -36,10 +36,7 @@ def native_batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")
-        out = _inference(input, weight, bias, running_mean, running_var, momentum, eps)[0]
-        # The statistics saved for the backward pass are empty, as on the CPU.
-        mixed = any(t is not None and t.dtype is torch.float32 for t in (weight, bias, running_mean, running_var))
-        return out, *(input.new_empty(0, dtype=torch.float32 if mixed else None) for _ in range(2))
+        return batch_norm_in_inference(input, weight, bias, running_mean, running_var, momentum, eps)
     if running_mean is None or running_var is None:
         result: Any = _without_statistics(input, weight, bias, training, momentum, eps)
         return tuple(result)
@@ -53,6 +50,36 @@ def native_batch_norm(
         except Overtaken:  # by another thread that uses the same layer
             continue
         return out, mean, invstd
+
+
+def _nothing_saved(input: Tensor, *parameters: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the statistics saved for the backward pass of an evaluation, which are empty, as on the CPU."""
+    mixed = any(t is not None and t.dtype is torch.float32 for t in parameters)
+    mean, invstd = (input.new_empty(0, dtype=torch.float32 if mixed else None) for _ in range(2))
+    return mean, invstd
+
+
+def batch_norm_in_inference(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize by the running statistics."""
+    out = _inference(input, weight, bias, running_mean, running_var, momentum, eps)[0]
+    return out, *_nothing_saved(input, weight, bias, running_mean, running_var)
+
+
+def batch_norm_returning_statistics(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    """Do as `native_batch_norm`, and return the new running statistics instead of writing them."""
+    out, mean, invstd, *running = _statistics(input, *args)
+    *parameters, training, _, _ = args
+    if not training:
+        mean, invstd = _nothing_saved(input, *parameters)
+    return out, mean, invstd, *running
 
 
 def native_batch_norm_by_name(input: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,6 +155,8 @@ KERNELS: dict[str, Callable[..., object]] = {
     "native_batch_norm": native_batch_norm_by_name,
     "native_batch_norm.out": native_batch_norm_out,
     "_native_batch_norm_legit": native_batch_norm,
+    "_native_batch_norm_legit_functional": batch_norm_returning_statistics,
+    "_native_batch_norm_legit_no_training": batch_norm_in_inference,
     "_native_batch_norm_legit.no_stats": batch_norm_without_statistics,
     "_native_batch_norm_legit.out": native_batch_norm_out,
     "_batch_norm_no_update": batch_norm_no_update,
