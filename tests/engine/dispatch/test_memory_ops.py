@@ -213,3 +213,12 @@ def test_contents_pass_between_host_and_device_by_copy_from() -> None:
     target = torch.empty(3, device="xla")
     torch._copy_from(host, target)  # type: ignore[attr-defined]
     assert target.tolist() == [1, 2, 3]
+
+
+def test_a_lazy_clone_is_a_copy() -> None:
+    for device in ("cpu", "xla"):
+        x = torch.arange(6.0, device=device).reshape(2, 3)
+        copies = torch._lazy_clone(x), torch._lazy_clone(x.t()), torch._lazy_clone(x[:, 1])
+        x.zero_()
+        copies[0].add_(1)
+        assert [each.tolist() for each in copies] == [[[1, 2, 3], [4, 5, 6]], [[0, 3], [1, 4], [2, 5]], [1, 4]]

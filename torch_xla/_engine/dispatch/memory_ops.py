@@ -369,6 +369,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "is_set_to": is_set_to,
     "_to_copy": to_copy,
     "clone": clone,
+    "_lazy_clone": clone,
     "copy_": copy_,
     "_copy_from": copy_from,
     "_copy_from_and_resize": copy_from_and_resize,
