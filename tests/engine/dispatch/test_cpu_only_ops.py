@@ -185,3 +185,18 @@ def test_what_an_extension_has_for_this_device_is_preferred() -> None:
     library.impl("ours", lambda x: x + 2, "PrivateUse1")
     assert_same(OPS.ours(numbers("xla")), numbers("cpu", 2.0))
     assert "extension_of_a_test::ours" not in metrics.executed_fallback_ops()
+
+
+def test_quasirandom_numbers_are_those_of_the_cpu() -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        state = torch.zeros(2, 30, dtype=torch.int64, device=device)
+        torch.ops.aten._sobol_engine_initialize_state_(state, 2)
+        scramble = torch.eye(30, dtype=torch.int64, device=device).expand(2, 30, 30).contiguous()
+        torch.ops.aten._sobol_engine_scramble_(state, scramble, 2)
+        first = torch.zeros(2, dtype=torch.int64, device=device)
+        drawn, after = torch.ops.aten._sobol_engine_draw(first, 4, state, 2, 0, torch.float32)
+        torch.ops.aten._sobol_engine_ff_(after, 3, state, 2, 4)
+        found.append([each.cpu() for each in (state, drawn, after)])
+    assert found[0][1].unique().numel() > 1
+    torch.testing.assert_close(found[1], found[0])

@@ -6,6 +6,7 @@ it has no other for the device.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,3 +37,16 @@ def _operator(name: str) -> Operator:
             f"`torch.library.impl({name!r}, 'default', function)`."
         )
     return operator_of(name)
+
+
+def _on_the_host(name: str) -> Callable[..., object]:
+    return lambda *args, **kwargs: cpu_fallback.run(operator_of(f"aten::{name}"), args, kwargs)
+
+
+# PyTorch's one kernel of each, for all devices, reads and writes memory at addresses, which our tensors do not have.
+_READ_MEMORY = (
+    "_grid_sampler_2d_cpu_fallback", "_grid_sampler_2d_cpu_fallback_backward",
+    "_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initialize_state_", "_sobol_engine_scramble_",
+)  # fmt: skip
+
+KERNELS: dict[str, Callable[..., object]] = {name: _on_the_host(name) for name in _READ_MEMORY}

@@ -58,6 +58,7 @@ def special_kernels() -> dict[str, Any]:
     return {
         **memory_ops.KERNELS,
         **copy_ops.KERNELS,
+        **cpu_only_ops.KERNELS,
         **optimizer_state_init.KERNELS,
         **append_calls.KERNELS,
         **assertions.KERNELS,
