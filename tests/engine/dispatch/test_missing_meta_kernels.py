@@ -52,6 +52,7 @@ def test_some_results_are_contiguous_as_on_the_cpu() -> None:
     turned = torch.ones(2, 3, device="xla").mT
     assert torch.isin(turned, torch.ones(2, device="xla")).is_contiguous()
     assert (2**turned).is_contiguous()
+    assert torch._foreach_pow(2.0, [turned])[0].is_contiguous()
     assert torch.nn.functional.logsigmoid(turned).is_contiguous()
     assert torch.floor_divide(turned, 2).stride() == (1, 3)
     assert torch.nn.functional.batch_norm(turned, None, None, training=True).is_contiguous()

@@ -18,6 +18,7 @@ Call = Callable[[torch.Tensor], Any]
 REFUSED: dict[str, Call] = {
     "average of no row": lambda x: F.adaptive_avg_pool2d(x[:0].expand(2, 3, 0), (2, 2)),
     "average of no column": lambda x: F.adaptive_avg_pool3d(x[:0, None].expand(2, 3, 3, 0, 3), (2, 2, 2)),
+    "bags of another mode": lambda x: torch.embedding_bag(x.expand(3, 3), x.long() * 0, x[:1].long() * 0, False, 3),
     "boundaries of two dimensions": lambda x: torch.bucketize(x, x.expand(2, 3)),
     "bias of one channel": lambda x: F.conv2d(x.expand(1, 1, 4, 3), x.expand(3, 1, 3, 3), x[:1]),
     "bias of two dimensions": lambda x: F.conv_transpose2d(x.expand(1, 1, 4, 3), x.expand(1, 3, 3, 3), x[:, None]),
@@ -68,6 +69,11 @@ UNCHECKED: dict[str, tuple[Call, type[Exception], str]] = {
     ),
     "transform to nothing": (
         lambda x: aten._fft_c2r((x + 0j)[:1], [0], 0, 0), RuntimeError, "expects 1 elements for a result of 0"
+    ),
+    "samples of another mode": (
+        lambda x: aten.grid_sampler_3d(x.expand(1, 1, 3, 3, 3), x.expand(1, 1, 1, 1, 3), 3, 0, False),
+        RuntimeError,
+        "aten::grid_sampler_3d expects 0, 1 or 2 as interpolation_mode, but got 3",
     ),
     "too few pivots": (
         lambda x: torch.lu_unpack(x.diag() + 0j, x[:1].int()),

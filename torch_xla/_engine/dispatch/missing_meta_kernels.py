@@ -12,7 +12,7 @@ from ..compat.names import torch as private
 from ..compat.names.torch import pytree
 from ..metrics.user_lines import user_line
 from ..quiet_calls import quiet
-from . import stricter_meta_kernels
+from . import lenient_meta_kernels, stricter_meta_kernels
 from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten
@@ -425,7 +425,10 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{f"{op.name()}.dtype": _of_dtype(op) for op in (aten.addmm.default, aten.baddbmm.default)},
     "aten::_scaled_grouped_mm_v2": scaled_grouped_mm_v2,
     **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
-    **{op.name(): _in_dtype_of(place, op) for op, place in _IN_DTYPE_OF.items()},
+    **{
+        op.name(): _in_dtype_of(place, stricter_meta_kernels.KERNELS.get(op.name(), op))  # type: ignore[arg-type]
+        for op, place in _IN_DTYPE_OF.items()
+    },
     "aten::addr": addr,
     "aten::arange.start_step": arange,
     "aten::block_diag": block_diag,
@@ -445,6 +448,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
     "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
+    "aten::_foreach_pow.ScalarAndTensor": _contiguous(aten._foreach_pow.ScalarAndTensor),
     **{op.name(): _masked_fill(op) for op in _FILLS},
     **{op.name(): _power(op) for op in _POWERS},
     **{op.name(): _of_bytes(stricter_meta_kernels.KERNELS.get(op.name(), op)) for op in _LOSSES_OF_CLASSES},
@@ -456,3 +460,4 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::threshold_backward": _promoted(aten.threshold_backward.default),
     "aten::where.self": where,
 }
+KERNELS.update(lenient_meta_kernels.around(KERNELS))

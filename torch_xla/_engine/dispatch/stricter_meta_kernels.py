@@ -129,6 +129,21 @@ def masked_softmax_backward(grad_output: Tensor, output: Tensor, mask: Tensor, *
     return torch.empty_like(grad_output, memory_format=torch.contiguous_format)
 
 
+def _sampling(op: Any) -> Callable[..., object]:
+    """Refuse modes that there are not: the CPU leaves the samples as its memory was."""
+
+    def kernel(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, *args: object) -> Tensor:
+        if interpolation_mode not in (0, 1, 2):
+            raise RuntimeError(f"{op.name()} expects 0, 1 or 2 as interpolation_mode, but got {interpolation_mode}")
+        return op(input, grid, interpolation_mode, padding_mode, *args)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def _pools_otherwise(*args: Any) -> bool:
+    return len(args) > 4 and args[4] not in (0, 1, 2)
+
+
 KERNELS: dict[str, Callable[..., object]] = {
     **{op.name(): _fourier(op) for op in (aten._fft_c2c.default, aten._fft_c2r.default, aten._fft_r2c.default)},
     "aten::_foreach_norm.Scalar": foreach_norm,
@@ -136,6 +151,10 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{
         op.name(): _refusing(op, lambda self, *_: 0 in self.shape[-2:])
         for op in (aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+    },
+    **{
+        op.name(): _refusing(op, _pools_otherwise)
+        for op in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
     },
     "aten::bucketize.Tensor": _refusing(aten.bucketize.Tensor, lambda self, bounds, **_: bounds.dim() != 1),
     "aten::convolution": _refusing(aten.convolution.default, _is_no_convolution),
@@ -151,7 +170,10 @@ KERNELS: dict[str, Callable[..., object]] = {
     "aten::pixel_unshuffle": _refusing(
         aten.pixel_unshuffle.default, lambda self, factor: factor > 0 and any(s % factor for s in self.shape[-2:])
     ),
-    "aten::roll": _refusing(aten.roll.default, lambda self, shifts, dims=(): not shifts),
+    "aten::roll": _refusing(
+        aten.roll.default,
+        lambda self, shifts, dims=(): not shifts or (len(dims) != len(shifts) and (dims or len(shifts) > 1)),
+    ),
     **{
         op.name(): _refusing(op, lambda *_, side=None, **__: side not in (None, "left", "right"))
         for op in (aten.searchsorted.Tensor, aten.searchsorted.Scalar)
@@ -165,6 +187,7 @@ KERNELS: dict[str, Callable[..., object]] = {
         getattr(aten, name).default.name(): _refusing(getattr(aten, name).default, _sizes_other_than(dims))
         for name, dims in _RESIZED.items()
     },
+    "aten::grid_sampler_3d": _sampling(aten.grid_sampler_3d.default),
     "aten::fractional_max_pool3d": _refusing(
         aten.fractional_max_pool3d.default, lambda self, kernel, size, samples: samples.dim() != 3
     ),

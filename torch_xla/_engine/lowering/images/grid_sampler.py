@@ -157,7 +157,7 @@ def _cubic(position: jax.Array, stretch: float, size: int, padding_mode: int, al
 def _bounded(position: jax.Array, size: int, padding_mode: int, align_corners: bool) -> tuple[jax.Array, jax.Array]:
     """Return the position after padding (what is not a number becomes the first pixel), and the slope of that."""
     turn = jnp.ones_like(position)
-    if padding_mode == _ZEROS:
+    if padding_mode not in (_BORDER, _REFLECTION):
         return position, turn
     if padding_mode == _REFLECTION:
         position, turn = _reflected(position, size, align_corners)

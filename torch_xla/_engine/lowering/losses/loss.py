@@ -15,10 +15,15 @@ NONE, MEAN, SUM = range(3)  # PyTorch's numbers for `reduction`
 
 
 def reduced(losses: jax.Array, reduction: int) -> jax.Array:
-    """Return the losses, their mean or their sum."""
+    """Return the losses, their mean or their sum, which any other number means as well."""
     if reduction == NONE:
         return losses
     return jnp.mean(losses) if reduction == MEAN else jnp.sum(losses)
+
+
+def _reduced_if_known(losses: jax.Array, reduction: int) -> jax.Array:
+    """Return the losses, their mean or their sum. Here any other number leaves the losses as they are."""
+    return reduced(losses, reduction) if reduction in (MEAN, SUM) else losses
 
 
 def _spread(gradient: jax.Array, like: jax.Array, reduction: int) -> jax.Array:
@@ -67,6 +72,8 @@ def _forward(
 ) -> tuple[jax.Array, jax.Array]:
     x, target = widened(self), target.astype(np.int64)
     dim = 0 if x.ndim == 1 else 1
+    if x.ndim == 1:
+        target = target.reshape(())
     weights = _class_weights(target, weight, ignore_index, x.dtype)
     picked = _picked(x, jnp.where(target == ignore_index, 0, target), dim)
     # Not a product alone: an ignored target's probability may be infinite.
@@ -89,6 +96,8 @@ def _backward(
 ) -> jax.Array:
     dim = 0 if self.ndim == 1 else 1
     gradient, target = widened(grad_output), target.astype(np.int64)
+    if self.ndim == 1:
+        gradient, target = gradient.reshape(()), target.reshape(())
     weights = _class_weights(target, weight, ignore_index, gradient.dtype)
     if reduction == MEAN:
         gradient = gradient / widened(total_weight)
@@ -131,7 +140,7 @@ def smooth_l1_loss_backward(
 def huber_loss(self: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0) -> jax.Array:
     distance = jnp.abs(widened(self) - widened(target))
     losses = jnp.where(distance <= delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta))
-    return reduced(losses, reduction)
+    return _reduced_if_known(losses, reduction)
 
 
 @lowers(aten.huber_loss_backward.default, promotion=Promotion.COMMON)
@@ -150,7 +159,7 @@ def binary_cross_entropy(
     x, y = widened(self), widened(target)
     # PyTorch cuts the logarithms off at -100, so that a sure and wrong answer has a finite loss.
     losses = (y - 1) * jnp.maximum(log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
-    return reduced(losses if weight is None else losses * widened(weight), reduction)
+    return _reduced_if_known(losses if weight is None else losses * widened(weight), reduction)
 
 
 @lowers(aten.binary_cross_entropy_backward.default)
@@ -169,7 +178,10 @@ def binary_cross_entropy_backward(
 
 @lowers(aten.soft_margin_loss.default, promotion=Promotion.COMMON)
 def soft_margin_loss(self: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
-    return reduced(jnp.log1p(jnp.exp(-widened(target) * widened(self))), reduction)
+    losses = jnp.log1p(jnp.exp(-widened(target) * widened(self)))
+    if reduction not in (NONE, MEAN, SUM):
+        return losses.reshape(-1)[0]  # PyTorch makes one number of their memory
+    return reduced(losses, reduction)
 
 
 @lowers(aten.soft_margin_loss_backward.default, promotion=Promotion.COMMON)

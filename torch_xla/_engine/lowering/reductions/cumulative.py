@@ -33,6 +33,8 @@ def _running(scan: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, j
     """
 
     def rule(self: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+        if not self.size:
+            return self, jnp.zeros(self.shape, np.int64)
         operand, axis = dimensioned(self), one_dim(dim, self.ndim)
         comparable = operand.astype(np.uint8) if operand.dtype == np.bool_ else operand
         values = scan(comparable, axis=axis)
