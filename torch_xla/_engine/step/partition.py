@@ -25,6 +25,7 @@ from ..ir.graph import Operation, decode, effective, needed, needed_in_order, sl
 from ..ir.tape import ALL, Front, Tape
 from ..lowering.machinery.capacity_ops import APPEND
 from ..lowering.views.storage_access import READ
+from ..processes import identity
 from ..tensor import live_counters
 from ..tensor.device import Device
 from .liveness import held
@@ -238,7 +239,8 @@ def choose(draft: Draft) -> Draft:
             asked.extend(slot for slot in pending if operations[producer[slot]].plan.op == APPEND)
         read = needed_in_order(operations, producer, asked)
         found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(rest))
-        few = are_few(left, len(read))
+        # One process of several may read by itself. What it leaves is then part of the same programs as in the others.
+        few = identity.process_count() == 1 and are_few(left, len(read))
         if roots and left and (few or (rest and grows(left, rest))) and _is_free(draft, read):
             draft.roots, draft.runs_all = None, not few
         else:
