@@ -241,8 +241,8 @@ def test_a_computation_in_other_hands() -> None:
     assert sorted(numbers) == [0, 1] and context.tensor_parameter_id(torch.ones(3, device="xla")) == -1
     assert context.parameter_id_tensor_mapping()[numbers[1]].tolist() == [2, 2]
     again = xb.xla_computation_as_func(xb.computation_from_module_proto("mine", context.hlo()))
+    module = torch_xla._XLAC._get_stablehlo([result], "", [], False)  # before a read that computes the result too
     assert again(*(context.device_parameter_id_tensor_mapping()[n] for n in range(2))).tolist() == [3, 3]
-    module = torch_xla._XLAC._get_stablehlo([result], "", [], False)
     assert torch_xla._XLAC._run_stablehlo(module, [x, y])[0].tolist() == [3, 3]
 
 
