@@ -48,6 +48,19 @@ def test_functions_of_complex_numbers_agree_on_branch_cuts_too(dtype: torch.dtyp
     check_calls(call(op, values[values != 0] if op in nonzero else values) for op in operators)
 
 
+def test_functions_of_known_zeros_have_the_signs_of_the_cpu() -> None:
+    """XLA computes them when it compiles."""
+
+    def results(device: str) -> list[torch.Tensor]:
+        zeros = [torch.full((2,), number, device=device) for number in (-0.0, 0.0)]
+        return [op(each) for op in [*TO_FLOAT, *SAME_DTYPE] for each in zeros]
+
+    operators = [op for op in [*TO_FLOAT, *SAME_DTYPE] for _ in range(2)]
+    for op, made, expected in zip(operators, results("xla"), results("cpu"), strict=True):
+        is_zero = expected == 0
+        assert torch.equal(made.cpu().signbit() & is_zero, expected.signbit() & is_zero), op
+
+
 def test_the_complex_logarithm_of_zero_is_infinite_and_keeps_its_angle() -> None:
     zeros = torch.complex(torch.tensor([0.0, 0.0, -0.0, -0.0]), torch.tensor([0.0, -0.0, 0.0, -0.0]))
     for op in (aten.log2.default, aten.log10.default):

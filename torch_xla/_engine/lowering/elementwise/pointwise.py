@@ -85,11 +85,16 @@ def _atanh(self: jax.Array) -> jax.Array:
     return jnp.copysign(0.5 * log1p(2 * magnitude / (1 - magnitude)), self)
 
 
+def _asinh(self: jax.Array) -> jax.Array:
+    # XLA takes the sign of a -0 that it knows for that of 0.
+    return complex_functions.asinh(self) if is_complex(self) else jnp.copysign(lax.asinh(self), self)
+
+
 TO_FLOAT: dict[OpOverload, Callable[..., jax.Array]] = {
     aten.acos.default: by_dtype(lax.acos, complex_functions.acos),
     aten.acosh.default: by_dtype(lax.acosh, complex_functions.acosh),
     aten.asin.default: by_dtype(lax.asin, complex_functions.asin),
-    aten.asinh.default: by_dtype(lax.asinh, complex_functions.asinh),
+    aten.asinh.default: _asinh,
     aten.atan.default: by_dtype(lax.atan, complex_functions.atan),
     aten.atanh.default: _atanh,
     aten.cos.default: by_dtype(lax.cos, complex_functions.cos),
