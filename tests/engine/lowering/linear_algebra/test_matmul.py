@@ -155,6 +155,29 @@ def test_a_beta_of_zero_leaves_the_signs_of_the_product(way: str) -> None:
                 assert torch.equal(each.signbit(), product(*factors).signbit().cpu()), f"{op.__name__} to {zero}"
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_one_term_is_added_with_its_sign(way: str) -> None:
+    """-0 and a product that is -0 are -0. The reference is IEEE's: the CPU's kernels depend on the processor."""
+    bias, left, right = torch.tensor([-0.0, 0.0, -0.0]), torch.tensor([[-0.0], [0.0]]), torch.tensor([[1.0, 2.0, -1.0]])
+    calls = [
+        lambda bias, left, right, beta: torch.addmm(bias, left, right, beta=beta),
+        lambda bias, left, right, beta: torch.addbmm(bias.expand(2, 3), left[None], right[None], beta=beta),
+        lambda bias, left, right, beta: torch.addmv(bias, right.T, left[0], beta=beta).expand(2, 3),
+        lambda bias, left, right, beta: torch.nn.functional.linear(left, right.T, bias * beta),
+        lambda bias, left, right, beta: torch.nn.functional.linear(left[None], right.T, bias * beta)[0],
+    ]
+
+    def function(*operands: torch.Tensor, beta: float) -> torch.Tensor:
+        return torch.stack([call(*operands, beta) for call in calls])
+
+    expected = (bias + left * right).expand(len(calls), 2, 3).clone()
+    expected[2] = bias + right.T[:, 0] * left[0]
+    with made_to_run(way, function) as run:
+        for beta in (1.0, 2.0, 3.0, 1.0):
+            made = run(*(each.to("xla") for each in (bias, left, right)), beta=beta).cpu()
+            assert torch.equal(made.signbit(), expected.signbit()), f"beta {beta}"
+
+
 def test_addr_promotes_its_tensors() -> None:
     mixed = [
         (values(3, 2), values(3, dtype=torch.float64), values(2, dtype=torch.int32)),

@@ -175,8 +175,10 @@ def summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @lowers(aten.linear.default)
 def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    result = contract(input, weight, ((input.ndim - 1,), (weight.ndim - 1,)))
-    return result if bias is None else result + widened(bias)
+    dims = (input.ndim - 1,), (weight.ndim - 1,)
+    if bias is None:
+        return contract(input, weight, dims)
+    return _to_be_added(input, weight, dims) + widened(bias)
 
 
 @lowers(aten.linear_backward.default)
@@ -199,23 +201,45 @@ def linear_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _plus(self: jax.Array, beta: object, products: jax.Array, alpha: object, terms: int = 1) -> jax.Array:
+def _unless_empty(alpha: object, terms: int) -> object:
+    """Return 1 for `alpha` if products have no terms: PyTorch leaves them out, so an infinite one makes no NaN."""
+    return alpha if terms else 1
+
+
+def _to_be_added(left: jax.Array, right: jax.Array, dims: Dims) -> jax.Array:
+    """Return what `contract` returns, but of one term the term itself: -0 and such a -0 are -0, as on the CPU.
+
+    A sum starts with 0. The CPU's kernels of bfloat16 add the term to it as well.
+    """
+    (left_dim,), (right_dim,) = dims
+    if left.shape[left_dim] != 1 or left.dtype not in (np.float32, np.float64):
+        return contract(left, right, dims)
+    left, right = jnp.squeeze(left, left_dim), jnp.squeeze(right, right_dim)
+    return left.reshape(*left.shape, *(1,) * right.ndim) * right
+
+
+def _plus(
+    self: jax.Array, beta: object, products: jax.Array, alpha: object, terms: jax.Array | None = None
+) -> jax.Array:
     """Return beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN.
 
-    If a product has no `terms`, PyTorch leaves it out, so an infinite alpha makes no NaN of it.
+    What is added are the `terms`, if they are given: they are equal to `products`, but for signs of zeros.
     """
-    if not terms:
-        alpha = 1
     self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
-    scaled = products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
+    scaled = _times(products, alpha)
     if _is(beta, 0):
         return scaled
+    added = scaled if terms is None else _times(terms, alpha)
     self = self.astype(products.dtype)
     if _is(beta, 1):
-        return self + scaled
-    total = self * number_as(beta, products.dtype) + scaled
+        return self + added
+    total = self * number_as(beta, products.dtype) + added
     # For a known beta of 0 nothing is added, so that a product of -0.0 keeps its sign.
     return total if isinstance(beta, (bool, int, float, complex)) else jnp.where(beta == 0, scaled, total)
+
+
+def _times(products: jax.Array, alpha: object) -> jax.Array:
+    return products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
 
 
 def _is(number: object, value: int) -> bool:
@@ -225,18 +249,22 @@ def _is(number: object, value: int) -> bool:
 
 @lowers(aten.addmm.default, aten.addmv.default)
 def addmm(self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    return _plus(self, beta, product(mat1, mat2), alpha, mat1.shape[-1])
+    terms = _to_be_added(mat1, mat2, ((1,), (0,)))
+    return _plus(self, beta, product(mat1, mat2), _unless_empty(alpha, mat1.shape[-1]), terms)
 
 
 @lowers(aten.baddbmm.default)
 def baddbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    return _plus(self, beta, bmm(batch1, batch2), alpha, batch1.shape[-1])
+    return _plus(self, beta, bmm(batch1, batch2), _unless_empty(alpha, batch1.shape[-1]))
 
 
 @lowers(aten.addbmm.default)
 def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    terms = batch1.shape[0] * batch1.shape[2]
-    return _plus(self, beta, contract(batch1, batch2, ((0, 2), (0, 1))), alpha, terms)
+    products = contract(batch1, batch2, ((0, 2), (0, 1)))
+    alpha = _unless_empty(alpha, batch1.shape[0] * batch1.shape[2])
+    if len(batch1) != 1:
+        return _plus(self, beta, products, alpha)
+    return _plus(self, beta, products, alpha, _to_be_added(batch1[0], batch2[0], ((1,), (0,))))
 
 
 @lowers(aten.addr.default)
