@@ -35,6 +35,16 @@ def test_softmax_over_every_dimension(dtype: torch.dtype, dim: int) -> None:
     check_calls(calls)
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 33)], ids=str)
+def test_gradients_of_minus_zeros_have_the_signs_of_the_cpu(shape: tuple[int, ...]) -> None:
+    gradient = torch.full(shape, -0.0)
+    backwards = (aten._softmax_backward_data.default, 0.25), (aten._log_softmax_backward_data.default, -1.0)
+    for dim in range(max(1, gradient.dim())):
+        for op, output in backwards:
+            args = gradient, torch.full(shape, output), dim, torch.float32
+            assert torch.equal(apply_rule(op, *args).signbit(), op(*args).signbit()), f"{op} over {dim}"
+
+
 @pytest.mark.parametrize("dtype", NARROW)
 def test_the_logarithm_of_a_narrow_softmax_is_the_rounded_truth(dtype: torch.dtype) -> None:
     operand = scores(dtype, 3, 4, 5)

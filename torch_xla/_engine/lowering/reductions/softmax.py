@@ -37,11 +37,23 @@ def _log_normalize(self: jax.Array, dim: int) -> jax.Array:
 
 
 def _normalize_backward(grad_output: jax.Array, output: jax.Array, dim: int) -> jax.Array:
-    return (grad_output - jnp.sum(grad_output * output, axis=dim, keepdims=True)) * output
+    return (grad_output - _sum(grad_output * output, dim)) * output
 
 
 def _log_normalize_backward(grad_output: jax.Array, output: jax.Array, dim: int) -> jax.Array:
-    return grad_output - lax.exp(output) * jnp.sum(grad_output, axis=dim, keepdims=True)
+    return grad_output - lax.exp(output) * _sum(grad_output, dim)
+
+
+def _sum(terms: jax.Array, dim: int) -> jax.Array:
+    """Return the sum of the gradient's terms as PyTorch's kernels: over the last dimension one of nothing but -0 is -0.
+
+    They start with the first term there, and with 0 over other dimensions.
+    """
+    if dim != terms.ndim - 1:
+        return jnp.sum(terms, axis=dim, keepdims=True)
+    # JAX takes `lax.add` from -0 for a sum from 0.
+    total = lax.reduce(terms, np.asarray(-0.0, terms.dtype), lambda left, right: left + right, (dim,))
+    return jnp.expand_dims(total, dim)
 
 
 @lowers(aten._softmax.default)
