@@ -320,6 +320,20 @@ def test_a_line_that_was_run_with_other_parameters_draws_the_same(name: str, par
     assert torch.equal(last(parameters), last((5.0, 7.0), (6.0, 8.0), parameters))
 
 
+@pytest.mark.slow
+def test_a_line_that_was_run_with_another_deviation_draws_the_same_about_tensors() -> None:
+    means = torch.full((53,), 2.0).to("xla")
+
+    def last(*deviations: float) -> torch.Tensor:
+        for each in deviations:
+            torch.manual_seed(3)
+            drawn = torch.normal(means, each)
+            torch_xla.sync()
+        return drawn.cpu()
+
+    assert torch.equal(last(0.3), last(2.5, 0.3))
+
+
 def test_every_draw_that_takes_a_float_is_among_them() -> None:
     def takes_a_float(op: Any) -> bool:
         return not isinstance(op, str) and any(str(a.type) in ("float", "number") for a in op._schema.arguments)

@@ -1,10 +1,12 @@
 """Counts, gammas and categories at fixed seeds, compared with their exact probabilities."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
+import torch_xla
 from tests.support.rules import apply_rule, check_rule
 
 aten = torch.ops.aten
@@ -17,6 +19,31 @@ def assert_probabilities(samples: torch.Tensor, log_probability: torch.Tensor) -
     p = log_probability.double().exp()
     allowed = 4 * (p * (1 - p) / N).sqrt() + 3 / N
     assert ((counts.double() / N - p).abs() <= allowed).all()
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gamma": torch._standard_gamma,
+    "dirichlet": torch._sample_dirichlet,
+    "poisson": torch.poisson,
+    "binomial": lambda x: torch.binomial((x * 20).round(), x / 20),
+    "multinomial": lambda x: torch.multinomial(x, 2),
+    "multinomial with replacement": lambda x: torch.multinomial(x, 20, replacement=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_line_that_was_run_with_other_parameters_draws_the_same(name: str) -> None:
+    """Compiled as programs of users are: what XLA knows of the parameters must not change the numbers."""
+
+    def last(*parameters: float) -> torch.Tensor:
+        for parameter in parameters:
+            torch.manual_seed(3)
+            drawn = DRAWS[name](torch.zeros(70, 3, dtype=torch.float64, device="xla") + parameter)
+            torch_xla.sync()
+        return drawn.cpu()
+
+    assert torch.equal(last(3.7), last(0.5, 3.7))
 
 
 def test_poisson_counts() -> None:

@@ -105,10 +105,19 @@ def _bits_for(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Ar
 
 def normal_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     """Draw standard normal numbers in the working dtype."""
-    numbers = lax.erf_inv(_signed_odd(_bits_for(key, shape, dtype))) * math.sqrt(2)
-    # None of them is NaN. But without the choice LLVM would round only once where a deviation is 1: it joins this
-    # product with the mean that is added.
-    return jnp.where(numbers != numbers, jnp.nan, numbers)
+    return _rounded(lax.erf_inv(_signed_odd(_bits_for(key, shape, dtype))) * math.sqrt(2))
+
+
+def _rounded(product: jax.Array) -> jax.Array:
+    """Return a product as it is, which LLVM then does not join with a sum.
+
+    Otherwise some programs would round once and others twice, by what LLVM knows of the operands."""
+    return jnp.where(product != product, jnp.nan, product)
+
+
+def _moved(numbers: jax.Array, scale: object, start: object) -> jax.Array:
+    """Return `numbers` times `scale` plus `start`, in their dtype."""
+    return _rounded(numbers * number_as(scale, numbers.dtype)) + number_as(start, numbers.dtype)
 
 
 def exponential_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
@@ -144,13 +153,13 @@ def _second(key: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def as_argument(number: object, key: jax.Array) -> jax.Array:
-    """Return a parameter of a distribution in float64, which XLA does not know although it may be a constant.
+def as_argument(number: object, key: jax.Array, dtype: np.dtype = FLOAT64) -> jax.Array:
+    """Return a parameter of a distribution, by default in float64, which XLA does not know though it may be constant.
 
     XLA multiplies constants with each other, and has other functions for them than for arguments: the numbers drawn
     would depend on whether the parameter has changed since the program was first compiled.
     """
-    return behind(jnp.asarray(number, FLOAT64), jax.random.key_data(key))
+    return behind(jnp.asarray(number, dtype), jax.random.key_data(key))
 
 
 @lowers(aten.bernoulli.default, random=True)
@@ -210,6 +219,7 @@ def uniform(self: jax.Array, low: object = 0.0, high: object = 1.0, *, key: jax.
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         numbers = uniform_numbers(key, shape, dtype)
         start, stop = as_argument(low, key), as_argument(high, key)
+        # LLVM knows that no product is NaN, so it would remove the choice of `_moved` from some programs.
         return numbers * number_as(stop - start, numbers.dtype) + number_as(start, numbers.dtype)
 
     return _of_parts(self, key, draw)
@@ -221,7 +231,7 @@ def normal_functional(self: jax.Array, mean: object = 0.0, std: object = 1.0, *,
     mean, std = as_argument(mean, key), as_argument(std, key)
     if jnp.issubdtype(self.dtype, jnp.complexfloating):
         std = std * 0.5**0.5
-    return numbers * number_as(std, numbers.dtype) + number_as(mean, numbers.dtype)
+    return _moved(numbers, std, mean)
 
 
 @lowers(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, random=True)
@@ -231,7 +241,7 @@ def normal_of_tensors(mean: Any, std: Any = 1.0, *, key: jax.Array) -> jax.Array
     standard = jnp.zeros(jnp.broadcast_shapes(*(tensor.shape for tensor in tensors)), dtype)
     numbers = normal_functional(standard, key=key)
     mean, std = (as_argument(each, key) if is_number(each) else each for each in (mean, std))
-    return numbers * number_as(std, numbers.dtype) + number_as(mean, numbers.dtype)
+    return _moved(numbers, std, mean)
 
 
 @lowers(aten.normal.float_float, random=True)
@@ -268,7 +278,7 @@ def cauchy(self: jax.Array, median: object = 0.0, sigma: object = 1.0, *, key: j
     tangent = jnp.tan(_signed_odd(bits) * (math.pi / 4))
     numbers = jnp.where((bits & 1).astype(np.bool_), tangent, 1 / tangent)
     median, sigma = as_argument(median, key), as_argument(sigma, key)
-    return numbers * number_as(sigma, numbers.dtype) + number_as(median, numbers.dtype)
+    return _moved(numbers, sigma, median)
 
 
 @lowers(aten.rrelu_with_noise_functional.default, random=True)

@@ -14,7 +14,7 @@ from jax import lax
 from ..indexing.search import insertion_points
 from ..machinery.opmath import is_float, widened
 from ..machinery.registry import lowers
-from .random import exponential_numbers, inner_uniform_numbers, normal_numbers
+from .random import as_argument, exponential_numbers, inner_uniform_numbers, normal_numbers
 
 aten = torch.ops.aten
 
@@ -57,7 +57,7 @@ def _log_factorial(k: jax.Array) -> jax.Array:
 
 @lowers(aten.poisson.default, random=True)
 def poisson(self: jax.Array, *, key: jax.Array) -> jax.Array:
-    rate = self.astype(FLOAT64)
+    rate = as_argument(self, key)
     walk_key, rejection_key = jax.random.split(key)
     large = rate >= WALKS_BELOW
     return jnp.where(
@@ -111,7 +111,7 @@ def _poisson_by_rejection(key: jax.Array, rate: jax.Array, needed: jax.Array) ->
 @lowers(aten.binomial.default, random=True)
 def binomial(count: jax.Array, prob: jax.Array, *, key: jax.Array) -> jax.Array:
     dtype = count.dtype
-    count, prob = jnp.broadcast_arrays(count.astype(FLOAT64), prob.astype(FLOAT64))
+    count, prob = jnp.broadcast_arrays(as_argument(count, key), as_argument(prob, key))
     # The rarer of the two outcomes is counted.
     rare = jnp.minimum(prob, 1 - prob)
     possible = (count > 0) & (rare > 0)
@@ -200,7 +200,7 @@ def _at_least_tiny(values: jax.Array, dtype: np.dtype) -> jax.Array:
 
 @lowers(aten._standard_gamma.default, random=True)
 def standard_gamma(self: jax.Array, *, key: jax.Array) -> jax.Array:
-    return _at_least_tiny(_gamma(key, self.astype(FLOAT64)), self.dtype)
+    return _at_least_tiny(_gamma(key, as_argument(self, key)), self.dtype)
 
 
 @lowers(aten._standard_gamma_grad.default)
@@ -210,7 +210,7 @@ def standard_gamma_grad(self: jax.Array, output: jax.Array) -> jax.Array:
 
 @lowers(aten._sample_dirichlet.default, random=True)
 def sample_dirichlet(self: jax.Array, *, key: jax.Array) -> jax.Array:
-    gammas = _at_least_tiny(_gamma(key, self.astype(FLOAT64)), FLOAT64)
+    gammas = _at_least_tiny(_gamma(key, as_argument(self, key)), FLOAT64)
     return _at_least_tiny(gammas / jnp.sum(gammas, -1, keepdims=True), self.dtype)
 
 
@@ -220,7 +220,7 @@ def multinomial(self: jax.Array, num_samples: int, replacement: bool = False, *,
         raise TypeError(f"multinomial takes weights of a floating-point dtype, not {self.dtype}")
     if num_samples <= 0 or self.shape[-1] > 2**24:
         raise ValueError(f"multinomial cannot draw {num_samples} of {self.shape[-1]} categories (2^24 at most)")
-    weights = widened(self)
+    weights = as_argument(self, key, widened(self).dtype)
     if replacement and num_samples > 1:
         totals = jnp.cumsum(weights, -1)
         shape = (*weights.shape[:-1], num_samples)
