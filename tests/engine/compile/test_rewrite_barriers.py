@@ -84,6 +84,14 @@ OVERFLOWS: dict[str, tuple[Function, list[float]]] = {
     "square not less than 0": (lambda x: x * x >= 0, [math.nan, -1.0]),
 }  # fmt: skip
 
+
+def _computed_minus_zeros(x: torch.Tensor) -> list[torch.Tensor]:
+    """Each as long as `x`, of numbers that are known when a program is compiled."""
+    zeros = torch.full_like(x, -0.0)
+    halves = torch.cat([zeros[:1], zeros[1:]])
+    return [zeros.flip(0), -torch.zeros_like(x), zeros.sqrt(), zeros.roll(1), halves, zeros.nan_to_num(), zeros.tanh()]
+
+
 ZEROS: dict[str, Function] = {
     "x + 0.0": lambda x: x + 0.0,
     "x + 0": lambda x: x + 0,
@@ -109,6 +117,16 @@ ZEROS: dict[str, Function] = {
     "rows by matrices": lambda x: -x.abs().expand(2, 1, 2) @ x.abs().add(1).view(2, 1).expand(2, 2, 17),
     "cumsum of a number": lambda x: torch.full_like(x, -0.0).cumsum(0),
     "cumsum of a computed number": lambda x: (torch.ones_like(x) * -0.0).cumsum(0),
+    "sums of numbers that XLA computes": lambda x: torch.cat(
+        [each.cumsum(0) for each in _computed_minus_zeros(x)] + [each.sum()[None] for each in _computed_minus_zeros(x)]
+    ),
+    "x + zeros that XLA computes": lambda x: torch.cat([x - each for each in _computed_minus_zeros(x)]),
+    "a number added to zeros that XLA computes": lambda x: torch.cat(
+        [
+            torch.tanh(torch.zeros_like(x) * 1).index_add(0, torch.zeros_like(x[:1], dtype=torch.int64), each)
+            for each in (x[:1], x[1:])
+        ]
+    ),
     "average of windows of a computed number": lambda x: torch.nn.functional.avg_pool1d(
         (torch.ones_like(x) * -0.0)[None, None], 2, 1
     ),
@@ -127,6 +145,9 @@ ZEROS: dict[str, Function] = {
     ),
     "one row added to negative zeros": lambda x: (
         torch.full_like(x, -0.0).expand(2, 2).index_add(0, torch.zeros_like(x[:1], dtype=torch.int64), x[None])
+    ),
+    "depthwise convolution": lambda x: torch.nn.functional.conv1d(
+        -x.abs().repeat(4).view(1, 2, 4), torch.ones(2, 1, 3, dtype=x.dtype, device=x.device), groups=2
     ),
     "average of windows of one": lambda x: torch.nn.functional.avg_pool1d(x[None, None], 1),
     "one number added to zeros": lambda x: torch.zeros_like(x).index_add(

@@ -15,7 +15,13 @@ from jax.extend.mlir.dialects import stablehlo
 from ..compat.names import jax as private
 
 # Operations that move values and do not change them.
-MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice"))
+MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice", "reverse"))
+
+# Operations that give no constant though they have no operands, and operations that read more than their operands.
+_NOT_FOLDED = frozenset(
+    f"stablehlo.{name}"
+    for name in ("iota", "partition_id", "replica_id", "create_token", "while", "case", "if", "custom_call")
+)
 
 _Found = TypeVar("_Found")
 
@@ -115,6 +121,30 @@ class EditedModule:
             number = parts
         return number
 
+    def may_be_folded(self, value: ir.Value) -> bool:
+        """Return whether XLA may compute `value` when it compiles: operations make it of constants alone.
+
+        In a function that is called several times, one of the calls is enough. A long search ends without one.
+        """
+        found: dict[ir.Value, bool] = {}
+
+        def follow(value: ir.Value, depth: int) -> bool:
+            if value not in found:
+                found[value] = False  # for a function that is called with what another call of it returns
+                found[value] = (
+                    depth < 32
+                    and len(found) < 256
+                    and any(
+                        source is not UNKNOWN
+                        and source.name not in _NOT_FOLDED
+                        and all(follow(each, depth + 1) for each in source.operands)
+                        for source in self.sources(value)
+                    )
+                )
+            return found[value]
+
+        return follow(value, 0)
+
     def is_uniform(self, value: ir.Value) -> bool:
         """Return whether all elements of `value` are one number, known or not."""
         while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES and not _is_single(value):
@@ -176,6 +206,7 @@ _ARITHMETIC: dict[str, Callable[..., tuple[float, ...]]] = {
     "complex": lambda x, y: (*x, *y),
     "add": lambda x, y: tuple(map(operator.add, x, y)),
     "subtract": lambda x, y: tuple(map(operator.sub, x, y)),
+    "negate": lambda x: tuple(map(operator.neg, x)),
     "multiply": lambda x, y: (x[0] * y[0],) if len(x) == 1 else _parts(complex(*x) * complex(*y)),
     "convert": lambda x: (*x, 0.0),
 }

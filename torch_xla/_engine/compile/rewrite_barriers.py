@@ -171,6 +171,8 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
                 whole = filled(kept.type, 0.0) if known else _unsigned_zeros(kept).result
                 operation.results[0].replace_all_uses_with(whole)
             return
+        elif not module.number_parts(operation.operands[place]) and module.may_be_folded(operation.operands[place]):
+            module.keep(operation, place)  # XLA may find a zero when it has computed the number
     if _REASSOCIATES:
         _associate(module, operation, ("add", "subtract"))
     if all(module.comes_of(each, "multiply", "divide") for each in operation.operands):
@@ -225,7 +227,10 @@ def _reduce(module: EditedModule, operation: ir.Operation) -> None:
     if module.comes_of(narrow, "negate", "reduce", "concatenate") or _is_repeated(narrow):
         module.keep(operation, 0)
     size = ir.RankedTensorType(operand.type).shape
-    if all(size[axis] == 1 for axis in ir.DenseI64ArrayAttr(operation.attributes["dimensions"])):
+    if _is_from_minus_zero(module, operation):
+        return
+    is_single = all(size[axis] == 1 for axis in ir.DenseI64ArrayAttr(operation.attributes["dimensions"]))
+    if is_single or module.may_be_folded(narrow):
         _without_sign(operation)
 
 
@@ -279,11 +284,13 @@ def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
     if _bodies(operation) != ["stablehlo.add", "stablehlo.return"]:
         return
     sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
-    operand = operation.operands[0]
-    if not isinstance(operand.owner, ir.Block) and operand.owner.name == "stablehlo.pad":
-        operand = operand.owner.operands[0]
-    if all(size == 1 for size in sizes) or _has_minus_zero(module.number_parts(operand)):
+    if all(size == 1 for size in sizes) or module.may_be_folded(operation.operands[0]):
         _without_sign(operation)
+
+
+def _is_from_minus_zero(module: EditedModule, operation: ir.Operation) -> bool:
+    """Return whether a sum starts with -0, and so has the sign of its terms where all of them are zeros."""
+    return _has_minus_zero(module.number_parts(operation.operands[1]))
 
 
 def _has_minus_zero(number: tuple[float, ...]) -> bool:
@@ -292,7 +299,12 @@ def _has_minus_zero(number: tuple[float, ...]) -> bool:
 
 def _scatter(module: EditedModule, operation: ir.Operation) -> None:
     """Keep the one number that is added to a zero from becoming that zero: XLA drops a loop of one turn."""
-    if _bodies(operation) != ["stablehlo.add", "stablehlo.return"] or not _is_zero(module, operation.operands[0]):
+    if _bodies(operation) != ["stablehlo.add", "stablehlo.return"]:
+        return
+    written = operation.operands[0]
+    if not _is_zero(module, written):
+        if is_float(written.type) and module.constant(written) is None and module.may_be_folded(written):
+            module.keep(operation, 0)  # XLA may find a zero when it has computed the number
         return
     numbers = stablehlo.ScatterDimensionNumbers(operation.attributes["scatter_dimension_numbers"])
     indices = ir.RankedTensorType(operation.operands[1].type).shape
