@@ -178,7 +178,8 @@ def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
     dims = (input.ndim - 1,), (weight.ndim - 1,)
     if bias is None:
         return contract(input, weight, dims)
-    return _to_be_added(input, weight, dims) + widened(bias)
+    term = _one_term(input, weight, dims)
+    return (contract(input, weight, dims) if term is None else term) + widened(bias)
 
 
 @lowers(aten.linear_backward.default)
@@ -206,14 +207,15 @@ def _unless_empty(alpha: object, terms: int) -> object:
     return alpha if terms else 1
 
 
-def _to_be_added(left: jax.Array, right: jax.Array, dims: Dims) -> jax.Array:
-    """Return what `contract` returns, but of one term the term itself: -0 and such a -0 are -0, as on the CPU.
+def _one_term(left: jax.Array, right: jax.Array, dims: Dims) -> jax.Array | None:
+    """Return the product of matrices with inner size 1, to be added to others; none for other matrices.
 
-    A sum starts with 0. The CPU's kernels of bfloat16 add the term to it as well.
+    It keeps -0, so that -0 and -0 are -0 as on the CPU. `contract` adds each product to 0, as the CPU's kernels of
+    bfloat16 do.
     """
     (left_dim,), (right_dim,) = dims
     if left.shape[left_dim] != 1 or left.dtype not in (np.float32, np.float64):
-        return contract(left, right, dims)
+        return None
     left, right = jnp.squeeze(left, left_dim), jnp.squeeze(right, right_dim)
     return left.reshape(*left.shape, *(1,) * right.ndim) * right
 
@@ -223,7 +225,7 @@ def _plus(
 ) -> jax.Array:
     """Return beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN.
 
-    What is added are the `terms`, if they are given: they are equal to `products`, but for signs of zeros.
+    If `terms` are given, they are added in place of `products`, which they equal but for signs of zeros.
     """
     self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
     scaled = _times(products, alpha)
@@ -249,8 +251,8 @@ def _is(number: object, value: int) -> bool:
 
 @lowers(aten.addmm.default, aten.addmv.default)
 def addmm(self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: object = 1, alpha: object = 1) -> jax.Array:
-    terms = _to_be_added(mat1, mat2, ((1,), (0,)))
-    return _plus(self, beta, product(mat1, mat2), _unless_empty(alpha, mat1.shape[-1]), terms)
+    alpha = _unless_empty(alpha, mat1.shape[-1])
+    return _plus(self, beta, product(mat1, mat2), alpha, _one_term(mat1, mat2, ((1,), (0,))))
 
 
 @lowers(aten.baddbmm.default)
@@ -264,7 +266,7 @@ def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: objec
     alpha = _unless_empty(alpha, batch1.shape[0] * batch1.shape[2])
     if len(batch1) != 1:
         return _plus(self, beta, products, alpha)
-    return _plus(self, beta, products, alpha, _to_be_added(batch1[0], batch2[0], ((1,), (0,))))
+    return _plus(self, beta, products, alpha, _one_term(batch1[0], batch2[0], ((1,), (0,))))
 
 
 @lowers(aten.addr.default)

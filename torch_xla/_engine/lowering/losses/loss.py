@@ -41,7 +41,7 @@ def _class_weights(target: jax.Array, weight: jax.Array | None, ignore_index: in
 
 
 def _is_target(target: jax.Array, scores: jax.Array, dim: int) -> jax.Array:
-    """Return which of the scores, whose classes lie along `dim`, is that of its target.
+    """Return a mask of the scores that belong to the targets' classes. The classes are in dimension `dim`.
 
     Classes are counted in 32 bits: a TPU compares 64 in two halves.
     """
