@@ -10,6 +10,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from tests.support import costs
+from tests.support.pending import prolonged
 from torch_xla._engine.step import end_of_step
 
 
@@ -185,7 +186,7 @@ def test_several_tensors_are_computed_in_one_program() -> None:
 
 
 def test_one_tensor_is_computed_without_the_rest_of_the_step() -> None:
-    x, y = ones(2) * 23, ones(3) * 29
+    x, y = ones(2) * 23, prolonged(ones(3) * 29)
     xm.unlazy([x])
     assert not is_pending(x) and is_pending(y)
 

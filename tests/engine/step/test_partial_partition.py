@@ -100,10 +100,10 @@ def test_exchanges_of_which_nobody_holds_a_result_give_one_to_wait_for() -> None
 
 def test_few_operations_without_effects_run_with_a_read() -> None:
     operations = decode(tape_of(*[((slot,), FLOAT, None) for slot in range(FEW + 2)]).code)[1]
-    assert are_few(operations[:FEW], 1) and are_few(operations, FEW + 2)
-    assert not are_few(operations, 1)
+    assert are_few(operations, FEW, 1) and not are_few(operations, FEW + 1, 1)
+    assert are_few(operations, 40, 120) and not are_few(operations, 41, 120)
     with_effect = decode(tape_of(((0,), FLOAT, CHECK)).code)[1]
-    assert not are_few(with_effect, 1)
+    assert not are_few(with_effect, 1, 1)
 
 
 def test_a_read_grows_what_is_left_by_what_an_earlier_read_has_not_left() -> None:

@@ -165,17 +165,18 @@ def parted(
     return outputs, [operations[index] for index in kept]
 
 
-# So many operations always run with a read that does not need them.
+# The number of operations that run with any read, although it does not need them. A large read takes a third more.
 FEW = 8
 
 
-def are_few(kept: Sequence[Operation], read: int) -> bool:
-    """Return whether operations are so few that they run with a read of `read` others, which does not need them.
+def are_few(kept: Sequence[Operation], more: int, read: int) -> bool:
+    """Return whether what a read would leave, `more` than the `read` operations that it needs, runs with it.
 
-    To leave them would take another program later, and a program of both for the loop that reads again. What is few
-    depends on nothing that ran before: a function that reads is cut alike at its first and its second call.
+    To leave it would take another program later, which may compute again what the read needed, and a program of both
+    for the loop that reads again. What is few depends on nothing that ran before: a function that reads is cut alike at
+    its first and its second call. Effects wait for the end of the step.
     """
-    return len(kept) <= max(FEW, read) and all(operation.plan.effect is None for operation in kept)
+    return more <= max(FEW, read // 3) and all(operation.plan.effect is None for operation in kept)
 
 
 def grows(kept: Sequence[Operation], rest: int) -> bool:
@@ -239,8 +240,8 @@ def choose(draft: Draft) -> Draft:
             asked.extend(slot for slot in pending if operations[producer[slot]].plan.op == APPEND)
         read = needed_in_order(operations, producer, asked)
         found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(rest))
-        # One process of several may read by itself. What it leaves is then part of the same programs as in the others.
-        few = identity.process_count() == 1 and are_few(left, len(read))
+        # One process of several may read alone: it leaves the same operations to later programs as the others have.
+        few = identity.process_count() == 1 and are_few(left, len(draft.chosen) - len(read), len(read))
         if roots and left and (few or (rest and grows(left, rest))) and _is_free(draft, read):
             draft.roots, draft.runs_all = None, not few
         else:
