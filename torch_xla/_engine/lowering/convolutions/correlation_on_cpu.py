@@ -204,7 +204,8 @@ def _depthwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Arr
     operand = _for_each_output(operand, kernel.shape[0], 1)
     factors = kernel.reshape(kernel.shape[0], -1, *[1] * len(positions))
     shifts = enumerate(window.shifts(window.padded(operand), positions))
-    return reduce(jnp.add, (shift * factors[:, index] for index, shift in shifts)) + 0.0  # a sum of -0 is 0
+    total = reduce(jnp.add, (shift * factors[:, index] for index, shift in shifts))
+    return total + jnp.zeros((), total.dtype)  # a sum of -0 is 0
 
 
 def _for_each_output(operand: jax.Array, outputs: int, channels: int) -> jax.Array:
