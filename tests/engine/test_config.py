@@ -32,10 +32,9 @@ def test_nonsense_is_refused(name: str, text: str, what: str, monkeypatch: pytes
 
 def test_programs_of_a_tpu_are_whole_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_STAGE_OPERATIONS", raising=False)
-    assert config.stage_operations("cpu") == config.stage_operations("gpu") == 500
-    assert config.stage_operations("tpu") == 0
+    assert (config.stage_operations(), config.stage_operations_on_tpu()) == (500, 0)
     monkeypatch.setenv("XLA_STAGE_OPERATIONS", "7")
-    assert config.stage_operations("tpu") == 7
+    assert config.stage_operations() == config.stage_operations_on_tpu() == 7
 
 
 def test_sizes_are_numbers_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:

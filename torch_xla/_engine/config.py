@@ -304,12 +304,17 @@ def compilation_cache_size() -> int:
     return _integer("XLA_COMPILATION_CACHE_SIZE", "2048", least=1)
 
 
-def stage_operations(platform: str = "cpu") -> int:
-    """XLA_STAGE_OPERATIONS: a program is compiled in stages if this saves that many operations; 0: never.
+def stage_operations() -> int:
+    """XLA_STAGE_OPERATIONS: a program is compiled in stages if this saves that many operations; 0: never."""
+    return _integer("XLA_STAGE_OPERATIONS", "500")
 
-    A TPU runs programs for longer in stages: what passes between them is copied to the layout of arguments.
+
+def stage_operations_on_tpu() -> int:
+    """XLA_STAGE_OPERATIONS: the same for a TPU, which takes longer for programs in stages.
+
+    It copies what passes between them to the layout of arguments.
     """
-    return _integer("XLA_STAGE_OPERATIONS", "0" if platform == "tpu" else "500")
+    return _integer("XLA_STAGE_OPERATIONS", "0")
 
 
 def max_async_closures() -> int:

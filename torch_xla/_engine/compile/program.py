@@ -361,7 +361,8 @@ class Program:
         # A run that waits for its own beginning would fail where that did, with what it was given away.
         most = launch_throttle.MOST if self.is_limited else math.inf
         # JAX starts programs that call Python, and they may raise: so nothing must be donated (`_from_xla`).
-        spared = 0 if self._calls_back else config.stage_operations(self.target.platform)
+        asked = config.stage_operations_on_tpu if self.target.platform == "tpu" else config.stage_operations
+        spared = 0 if self._calls_back else asked()
         found = stage_cuts.of(opened.graph, self.donated, spared, least, most)
         self.is_in_layers = bool(found)
         # With stages, all gradients are in memory at once, as in PyTorch; a device may lack the memory for them.
