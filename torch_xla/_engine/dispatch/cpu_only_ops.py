@@ -14,6 +14,7 @@ import torch
 from ..compat.names import torch as private
 from ..errors import NoLowering
 from . import cpu_fallback
+from .cpu_fallback_list import ON_THE_CPU, READS_MEMORY
 from .op_schema import Operator, operator_of
 
 
@@ -40,13 +41,9 @@ def _operator(name: str) -> Operator:
 
 
 def _on_the_host(name: str) -> Callable[..., object]:
-    return lambda *args, **kwargs: cpu_fallback.run(operator_of(f"aten::{name}"), args, kwargs)
+    return lambda *args, **kwargs: cpu_fallback.run(operator_of(name), args, kwargs)
 
 
-# PyTorch's one kernel of each, for all devices, reads and writes memory at addresses, which our tensors do not have.
-_READ_MEMORY = (
-    "_grid_sampler_2d_cpu_fallback", "_grid_sampler_2d_cpu_fallback_backward",
-    "_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initialize_state_", "_sobol_engine_scramble_",
-)  # fmt: skip
-
-KERNELS: dict[str, Callable[..., object]] = {name: _on_the_host(name) for name in _READ_MEMORY}
+KERNELS: dict[str, Callable[..., object]] = {
+    name.removeprefix("aten::"): _on_the_host(name) for name, why in ON_THE_CPU.items() if why is READS_MEMORY
+}

@@ -23,10 +23,15 @@ _REDUCTIONS = {
     aten.soft_margin_loss.default: (2, _SUM),
 }
 
+
+def _values_and_places(self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.int64)
+
+
 # Of no elements, these do not look at dimensions.
 _ANY_DIMENSION: dict[Any, Kernel] = {
-    aten.cummax.default: lambda self, dim: (torch.empty_like(self), torch.empty_like(self, dtype=torch.int64)),
-    aten.cummin.default: lambda self, dim: (torch.empty_like(self), torch.empty_like(self, dtype=torch.int64)),
+    aten.cummax.default: _values_and_places,
+    aten.cummin.default: _values_and_places,
     aten.roll.default: lambda self, shifts, dims=(): torch.empty_like(self),
 }
 

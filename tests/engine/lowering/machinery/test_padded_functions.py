@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "padded": lambda x, w: jnp.pad(x, ((1, 2), (0, 0)), constant_values=3.0).sum(0),
     "variance": lambda x, w: x.var(0, ddof=1),
     "a gradient by weights": lambda x, w: jax.grad(lambda w: jnp.log(jax.nn.softmax(x @ w, -1)).mean())(w),
+    "a sum from -0": lambda x, w: lax.reduce(x, np.float32(-0.0), lambda left, right: left + right, (0,)),
     "places of rows": lambda x, w: x[jnp.argsort(x[:, 0])],
 }
 
@@ -49,6 +50,24 @@ def test_what_counts_is_exact_whatever_lies_behind(name: str) -> None:
         (found,) = run(np.array([count], np.int32), padded, w)
         expected = function(x, w)
         np.testing.assert_allclose(found[tuple(map(slice, expected.shape))], expected, rtol=2e-5, atol=1e-5)
+
+
+def test_a_sum_from_minus_zero_has_the_sign_of_zeros_whatever_lies_behind() -> None:
+    (n,) = jax.export.symbolic_shape("n,")
+    function = lambda x: lax.reduce(x, np.float32(-0.0), lambda left, right: left + right, (0,))  # noqa: E731
+    closed = jax.jit(function).trace(jax.ShapeDtypeStruct((n,), np.float32)).jaxpr
+    for number in (-0.0, 0.0):
+        padded = np.array([number, number, np.nan, 1], np.float32)
+        (found,) = jax.jit(bounded(closed, ["n"], [4]))(np.array([2], np.int32), padded)
+        assert found == 0 and np.signbit(found) == np.signbit(number)
+
+
+def test_of_reductions_by_a_function_others_are_refused() -> None:
+    (n,) = jax.export.symbolic_shape("n,")
+    function = lambda x: lax.reduce(x, np.float32(0), lambda left, right: left + 2 * right, (0,))  # noqa: E731
+    closed = jax.jit(function).trace(jax.ShapeDtypeStruct((n,), np.float32)).jaxpr
+    with pytest.raises(NotImplementedError, match="only sums take sizes that change"):
+        jax.eval_shape(bounded(closed, ["n"], [4]), np.array([3], np.int32), np.zeros(4, np.float32))
 
 
 def test_what_is_not_known_to_be_exact_is_refused_by_name() -> None:

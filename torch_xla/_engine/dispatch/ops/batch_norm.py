@@ -59,18 +59,10 @@ def _nothing_saved(input: Tensor, *parameters: Tensor | None) -> tuple[Tensor, T
     return mean, invstd
 
 
-def batch_norm_in_inference(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def batch_norm_in_inference(input: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize by the running statistics."""
-    out = _inference(input, weight, bias, running_mean, running_var, momentum, eps)[0]
-    return out, *_nothing_saved(input, weight, bias, running_mean, running_var)
+    *parameters, _, _ = args
+    return _inference(input, *args)[0], *_nothing_saved(input, *parameters)
 
 
 def batch_norm_returning_statistics(input: Tensor, *args: Any) -> tuple[Tensor, ...]:

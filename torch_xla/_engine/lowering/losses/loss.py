@@ -58,10 +58,7 @@ def _picked(scores: jax.Array, target: jax.Array, dim: int) -> jax.Array:
 
     def by_comparison(scores: jax.Array, target: jax.Array) -> jax.Array:
         nearest = jnp.clip(target, 0, scores.shape[dim] - 1)
-        nothing = np.array(-0.0, scores.dtype)
-        return jax.lax.reduce(
-            jnp.where(_is_target(nearest, scores, dim), scores, nothing), nothing, jax.lax.add, (dim,)
-        )
+        return jnp.sum(jnp.where(_is_target(nearest, scores, dim), scores, jnp.zeros((), scores.dtype)), dim)
 
     # A TPU reads what it indexes from memory, so that all logarithms of a softmax would be written to it for a few.
     return jax.lax.platform_dependent(scores, target, tpu=by_comparison, default=by_index)  # type: ignore[no-any-return]

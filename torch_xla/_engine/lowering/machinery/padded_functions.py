@@ -232,6 +232,16 @@ def _reduce(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.A
     return equation.primitive.bind(array, **equation.params)
 
 
+@_rule("reduce")
+def _sum_from_a_number(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    array, start = arrays
+    if [each.primitive.name for each in equation.params["jaxpr"].eqns] != ["add"]:
+        raise NotImplementedError(f"of the reductions by a function, only sums take sizes that change: {equation}")
+    # -0 changes no number that it is added to, nor a sum of nothing but -0.
+    array = sizes.masked(array, equation.invars[0].aval.shape, equation.params["dimensions"], -0.0)
+    return [lax.reduce(array, start, lambda left, right: left + right, equation.params["dimensions"])]
+
+
 @_rule("argmax", "argmin")
 def _place(sizes: SymbolSizes, equation: TracedEquation, arrays: Sequence[jax.Array]) -> jax.Array:
     (array,), shape, axes = arrays, equation.invars[0].aval.shape, equation.params["axes"]

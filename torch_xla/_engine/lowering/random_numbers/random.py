@@ -111,7 +111,8 @@ def normal_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> j
 def _rounded(product: jax.Array) -> jax.Array:
     """Return a product as it is, which LLVM then does not join with a sum.
 
-    Otherwise some programs would round once and others twice, by what LLVM knows of the operands."""
+    Otherwise some programs would round once and others twice, by what LLVM knows of the operands.
+    """
     return jnp.where(product != product, jnp.nan, product)
 
 

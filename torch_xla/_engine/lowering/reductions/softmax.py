@@ -49,8 +49,7 @@ def _sum(terms: jax.Array, dim: int) -> jax.Array:
 
     They start with the first term there, and with 0 over other dimensions.
     """
-    # Sums from another number than 0 are not known for sizes that change.
-    if dim != terms.ndim - 1 or not all(isinstance(size, int) for size in terms.shape):
+    if dim != terms.ndim - 1:
         return jnp.sum(terms, axis=dim, keepdims=True)
     # JAX takes `lax.add` from -0 for a sum from 0.
     total = lax.reduce(terms, np.asarray(-0.0, terms.dtype), lambda left, right: left + right, (dim,))
