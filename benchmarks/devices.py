@@ -71,6 +71,8 @@ def rows_divided(shape: tuple[int, ...], devices: int) -> tuple[str | None, ...]
 
 def features_divided(name: str, shape: tuple[int, ...]) -> tuple[str | None, ...]:
     """Return the axis for each dimension of a Llama's weight, as Megatron divides the layers."""
+    if len(shape) < 2:  # also the step count that the optimizer has for the weight
+        return (None,) * len(shape)
     layer = name.removesuffix(".weight").rpartition(".")[2]
     if layer in ("attention_out", "down"):
         return None, AXIS
