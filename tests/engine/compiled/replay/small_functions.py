@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CALLS = 9
@@ -784,6 +785,19 @@ def has_a_logger(dev: str, compiled: Compiled) -> list[Any]:
     logger.disabled = False
     step = compiled(lambda x: x * (2.0 if logger.disabled else 3.0))
     return calls(step, dev, lambda index: setattr(logger, "disabled", index > 6))
+
+
+@case
+def names_its_parts(dev: str, compiled: Compiled) -> list[Any]:
+    @record_function("a part")
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return x * 2.0
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with record_function("the rest"):
+            return part(x) + 1.0
+
+    return calls(compiled(function), dev)
 
 
 @case

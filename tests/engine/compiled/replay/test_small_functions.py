@@ -25,7 +25,8 @@ REPLAYED = {
     "sees_a_cell",
     "sees_a_computed_name", "sees_a_host_tensor", "sees_what_an_autograd_function_reads", "under_no_grad",
     "is_what_it_sees", "decorated_by_a_context_manager", "looks_at_signatures", "asks_for_captures", "has_a_logger",
-    "copies_its_settings", "under_inference_mode", "writes_in_inference_mode", "under_vmap", "errors_after_a_while",
+    "names_its_parts", "copies_its_settings", "under_inference_mode", "writes_in_inference_mode", "under_vmap",
+    "errors_after_a_while",
 }  # fmt: skip
 
 

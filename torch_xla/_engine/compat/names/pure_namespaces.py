@@ -25,6 +25,8 @@ TORCH_FILES = (
     "fx/", "utils/weak.py", "utils/_python_dispatch.py", "_subclasses/",
 )  # fmt: skip
 NOT_TORCH_FILES = ("nn/parallel/", "autograd/profiler")
+# Names for a profile. A replay has none inside, as a graph of CUDA has none.
+RANGES = frozenset(f"record_function.{name}" for name in ("__init__", "__enter__", "__exit__", "__call__"))
 # Dynamo's bookkeeping of modules that are created and deleted, at any point of a program; it compiles no code.
 NOTES_OF_DYNAMO = (
     ("_dynamo/mutation_guard.py", ""),

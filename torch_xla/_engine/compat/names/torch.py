@@ -45,7 +45,7 @@ register_device_guard = torch._C._acc.register_python_privateuseone_device_guard
 register_device_module = torch._register_device_module
 rename_backend = torch.utils.backend_registration.rename_privateuse1_backend
 backend_name = torch._C._get_privateuse1_backend_name
-privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
+DeviceType = torch._C._autograd.DeviceType
 ProfilerState = torch._C._profiler.ProfilerState
 
 # The dispatcher's facts about an operator, without building its Python objects.

@@ -122,6 +122,8 @@ def code_is_allowed(code: types.CodeType, namespace: dict[str, object]) -> bool:
             return name in pure_namespaces.PYTHON_FILES
         case Domain.TORCH:
             inside = filename.removeprefix(_TORCH)
+            if inside == "autograd/profiler.py":
+                return code.co_qualname in pure_namespaces.RANGES
             listed = inside.startswith(pure_namespaces.TORCH_FILES) and not inside.startswith(
                 pure_namespaces.NOT_TORCH_FILES
             )
@@ -271,7 +273,7 @@ CONSTANT = (
 CONSTANT_TYPES = frozenset(CONSTANT)
 
 # Of these the program only sees what it names: whatever they do, functions do that are watched.
-SEEN_BY_NAME = (logging.Logger,)
+SEEN_BY_NAME = (logging.Logger, torch.autograd.profiler.record_function)
 
 # Containers that keep their contents in C; `guard_builder` reads them.
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)

@@ -7,9 +7,10 @@ and its operations of the device are added to PyTorch's events and to the trace 
 import functools
 import json
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from ...compat import patch_list
 from ...compat.names import torch as private
+from ...metrics import events
 from ...metrics.user_lines import text
 from ...step.named_scopes import Passing, close_scope, open_scope
 from ...tensor import device as devices
+from .host_event_times import Run, add_device_times
 from .operator_times import AROUND_OTHERS, UNKNOWN, program_of, without_deprecation
 from .profile_programs import Origin, origins
 
@@ -61,7 +64,13 @@ class _Recording:
 
     folder: Any
     handles: list[Any]
-    events: tuple[DeviceEvent, ...] = ()
+    operations: tuple[DeviceEvent, ...] = ()  # that the device ran
+    runs: list[Run] = field(default_factory=list)
+
+    def note(self, execution: events.Execution) -> None:
+        """Keep what a program that was just started computes."""
+        program, began = execution.program, time.time_ns() - execution.seconds * 1e9
+        self.runs.append(Run(program.graph, program.origins.lines, began))
 
 
 def install() -> None:
@@ -106,7 +115,8 @@ def _begin(profile: Any) -> None:
         folder.cleanup()
         warnings.warn(f"torch.profiler shows no lane of xla: JAX's profiler does not start ({error}).", stacklevel=4)
         return
-    profile._torch_xla = _Recording(folder, _name_modules() if profile.with_modules else [])
+    profile._torch_xla = recording = _Recording(folder, _name_modules() if profile.with_modules else [])
+    events.listen(recording.note, frames=0, kinds=(events.Execution,))
 
 
 def _name_modules() -> list[object]:
@@ -141,11 +151,12 @@ def _ending(original: Callable[..., object]) -> Callable[..., object]:
 def _end(recording: _Recording) -> None:
     for handle in recording.handles:
         handle.remove()
+    events.unlisten(recording.note)
     folder, recording.folder = recording.folder, None
     jax.profiler.stop_trace()
     with folder:
         for file in Path(folder.name).rglob("*.xplane.pb"):
-            recording.events += without_deprecation(tuple)(device_events(file.read_bytes()))
+            recording.operations += without_deprecation(tuple)(device_events(file.read_bytes()))
 
 
 def device_events(content: bytes) -> Iterator[DeviceEvent]:
@@ -172,59 +183,67 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
                 yield DeviceEvent(origin, name, module, lane, start + (begin if start < begin else 0), duration)
 
 
-def _events_of(profile: object) -> tuple[DeviceEvent, ...]:
-    recording: _Recording | None = getattr(profile, "_torch_xla", None)
-    if recording is None:
-        return ()
+def _operations_of(recording: _Recording) -> tuple[DeviceEvent, ...]:
     if recording.folder is not None:  # `acc_events=True` reads the events when the profile has ended, but is not left
         _end(recording)
-    return recording.events
+    return recording.operations
 
 
 def _with_device_events(original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
     def parse(profile: Any, result: Any, *args: object, **kwargs: object) -> object:
-        events = original(profile, result, *args, **kwargs)
+        found = original(profile, result, *args, **kwargs)
+        recording: _Recording | None = getattr(profile, "_torch_xla", None)
+        if recording is None:
+            return found
         begin, index = result.trace_start_ns(), devices.current_index()
-        for number, each in enumerate(_events_of(profile)):
-            start = (each.start - begin) / _NANOSECONDS
-            events.append(
-                FunctionEvent(
-                    id=-1 - number,
-                    node_id=-1,
-                    name=each.name,
-                    overload_name="",
-                    trace_name=each.name,
-                    thread=0,
-                    start_us=start,
-                    end_us=start + each.duration / _NANOSECONDS,
-                    fwd_thread=0,
-                    input_shapes=[],
-                    stack=[text(each.origin.line)] if each.origin.line else [],
-                    scope=0,
-                    use_device=profile.use_device,
-                    is_async=False,
-                    sequence_nr=-1,
-                    device_type=private.privateuse1_device_type,
-                    device_index=index,
-                    device_resource_id=0,
-                )
-            )
-        events.sort(key=lambda event: [event.time_range.start, -event.time_range.end])
-        return events
+        added = [
+            (_function_event(-1 - number, each, begin, index, profile.use_device), each.origin)
+            for number, each in enumerate(_operations_of(recording))
+        ]
+        add_device_times(found, added, recording.runs, begin)
+        found.extend(event for event, _ in added)
+        found.sort(key=lambda event: [event.time_range.start, -event.time_range.end])
+        return found
 
     return parse
+
+
+def _function_event(number: int, each: DeviceEvent, begin: int, index: int, device: str) -> FunctionEvent:
+    """Return an operation of the device as an event of PyTorch's profiler."""
+    start = (each.start - begin) / _NANOSECONDS
+    return FunctionEvent(
+        id=number,
+        node_id=-1,
+        name=each.name,
+        overload_name="",
+        trace_name=each.name,
+        thread=0,
+        start_us=start,
+        end_us=start + each.duration / _NANOSECONDS,
+        fwd_thread=0,
+        input_shapes=[],
+        stack=[text(each.origin.line)] if each.origin.line else [],
+        scope=0,
+        use_device=device,
+        is_async=False,
+        sequence_nr=-1,
+        device_type=private.DeviceType.PrivateUse1,
+        device_index=index,
+        device_resource_id=0,
+    )
 
 
 def _with_device_lanes(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def export(profile: object, path: str, *args: object, **kwargs: object) -> Any:
         done = original(profile, path, *args, **kwargs)
-        events = _events_of(profile)
-        if events:
+        recording: _Recording | None = getattr(profile, "_torch_xla", None)
+        found = () if recording is None else _operations_of(recording)
+        if found:
             file = Path(path)
             trace = json.loads(file.read_text())
-            trace["traceEvents"].extend(_lanes(events, int(trace.get("baseTimeNanoseconds", 0))))
+            trace["traceEvents"].extend(_lanes(found, int(trace.get("baseTimeNanoseconds", 0))))
             file.write_text(json.dumps(trace))
         return done
 
@@ -242,10 +261,10 @@ def _refusing_xla(original: Callable[..., None]) -> Callable[..., None]:
     return export
 
 
-def _lanes(events: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, object]]:
+def _lanes(found: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, object]]:
     """Return operations as events of a trace in Chrome's format."""
     process = f"xla:{devices.current_index()}"
-    lanes = {lane: number for number, lane in enumerate(sorted({each.lane for each in events}))}
+    lanes = {lane: number for number, lane in enumerate(sorted({each.lane for each in found}))}
     yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": process}}
     yield {
         "ph": "M",
@@ -256,7 +275,7 @@ def _lanes(events: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, obj
     }
     for lane, number in lanes.items():
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": lane}}
-    for each in events:
+    for each in found:
         modules, _, _ = each.origin.name.rpartition("/")
         yield {
             "ph": "X",

@@ -48,7 +48,7 @@ class _Hooks(private.PrivateUse1Hooks):
 
 class _Guard(private.DeviceGuard):
     def type_(self) -> Any:
-        return private.privateuse1_device_type
+        return private.DeviceType.PrivateUse1
 
 
 _keep: list[Any] = []

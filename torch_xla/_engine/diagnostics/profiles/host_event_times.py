@@ -1,0 +1,120 @@
+"""Give the events of the host the time that the device took for them: operators, and the ranges around them.
+
+PyTorch's profiler knows this by numbers that a launch of a kernel carries. Here a program computes many operators at
+once, and fuses some of them. So operators are told apart by their names, their lines and their order: operators of one
+name and line share the device's time for them in the order in which they were recorded, in equal parts. A range, such
+as one of `record_function`, has the time of all the operators inside it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch.autograd.profiler_util import FunctionEvent
+
+from ...compat.names import torch as private
+from ...ir.graph import Graph
+from ...ir.graph_text import name_of
+from ...metrics.user_lines import Line
+from .profile_programs import Origin
+
+# The host's event of a function that `torch.compile` compiled, by how the operator is named that stands for it.
+_COMPILED = {"compiled::forward": "CompiledFunction", "compiled::backward": "CompiledFunctionBackward"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A program that was started while a profile was taken."""
+
+    graph: Graph
+    lines: Sequence[Line | None]  # that recorded its operations; empty: not known
+    time: float  # when it was started: nanoseconds since the epoch
+
+
+class _Place(NamedTuple):
+    """An operator, and the file and number of the user's line that recorded it."""
+
+    operator: str
+    line: tuple[str, int] | None
+
+
+def add_device_times(
+    host: Sequence[FunctionEvent], device: Sequence[tuple[FunctionEvent, Origin]], runs: Iterable[Run], begin: float
+) -> None:
+    """Give each of `device` to the event of `host` that recorded it, as a kernel of it.
+
+    `host` are events of PyTorch's profiler, with times in microseconds since `begin`; `device` are such events with
+    their origins. What has no event of its own, such as an operator of a replay, counts for the innermost event around
+    the start of its program; if there is none, for no event.
+    """
+    ordered = sorted(runs, key=lambda run: run.time)
+    starts = [(run.time - begin) / 1000 for run in ordered]
+    arounds = [_innermost(host, start) for start in starts]
+    named = _by_name(host)
+    recorded: defaultdict[_Place, list[FunctionEvent | None]] = defaultdict(list)
+    of_name: defaultdict[str, list[FunctionEvent | None]] = defaultdict(list)
+    for run, since, start, around in zip(ordered, [0.0, *starts], starts, arounds, strict=False):
+        for place, event in _recorded_by(run, named, since, start):
+            recorded[place].append(event or around)
+            of_name[place.operator].append(event or around)
+    ran: defaultdict[_Place, list[FunctionEvent]] = defaultdict(list)
+    for event, origin in sorted(device, key=lambda pair: _start(pair[0])):
+        ran[_Place(event.name, origin.line and origin.line[:2])].append(event)
+    for place, events in ran.items():
+        owners = recorded.get(place) or of_name.get(place.operator)
+        for index, event in enumerate(events):
+            if owners:
+                owner = owners[index * len(owners) // len(events)]
+            else:  # an operation that XLA put in by itself
+                before = bisect_right(starts, _start(event))
+                owner = arounds[before - 1] if before else None
+            if owner is not None:
+                owner.append_kernel(event.name, event.device_index, event.time_range.elapsed_us())
+
+
+def _by_name(host: Iterable[FunctionEvent]) -> Mapping[str, list[FunctionEvent]]:
+    """Return the events of each name, without the underscore of what works in place, in the order of their starts."""
+    found: defaultdict[str, list[FunctionEvent]] = defaultdict(list)
+    for event in host:
+        if event.device_type == private.DeviceType.CPU and not event.is_async:
+            found[event.name.rstrip("_")].append(event)
+    for events in found.values():
+        events.sort(key=_start)
+    return found
+
+
+def _recorded_by(
+    run: Run, named: Mapping[str, Sequence[FunctionEvent]], begin: float, end: float
+) -> Iterable[tuple[_Place, FunctionEvent | None]]:
+    """Yield the operators of a run, each with the host's event between two times that recorded it, if any."""
+    names = [*map(name_of, run.graph.operations)]
+    counts: defaultdict[str, int] = defaultdict(int)
+    events: dict[str, Sequence[FunctionEvent]] = {}
+    for name in set(names):
+        of_name = named.get(_COMPILED.get(name.partition("_")[0], name.rstrip("_")), ())
+        first, last = (bisect_left(of_name, time, key=_start) for time in (begin, end))
+        events[name] = of_name[first:last]
+    for index, name in enumerate(names):
+        line = run.lines[index] if run.lines else None
+        known = events[name]
+        event = known[counts[name] * len(known) // names.count(name)] if known else None
+        counts[name] += 1
+        yield _Place(name, line and line[:2]), event
+
+
+def _innermost(host: Iterable[FunctionEvent], time: float) -> FunctionEvent | None:
+    """Return the event that began last of those of the host that contain a time, or `None`."""
+    around = [
+        event
+        for event in host
+        if event.device_type == private.DeviceType.CPU
+        and not event.is_async
+        and event.time_range.start <= time < event.time_range.end
+    ]
+    return max(around, key=_start, default=None)
+
+
+def _start(event: FunctionEvent) -> float:
+    return float(event.time_range.start)
