@@ -46,22 +46,6 @@ def test_a_complex_number_is_known_if_constants_compute_it(number: complex) -> N
     assert by_name["subtract"] == ()
 
 
-def test_a_value_may_be_folded_if_constants_alone_make_it_in_one_call() -> None:
-    inner = jax.jit(lambda x: jnp.tanh(x)[::-1])
-
-    def function(x: jax.Array) -> list[jax.Array]:
-        zeros = jnp.zeros(4)
-        folded = [inner(zeros), jax.lax.select(zeros > 1, zeros, -zeros), jnp.concatenate([zeros, inner(zeros)])[4:]]
-        others = [jnp.exp(x), zeros + x, jnp.arange(4.0), jax.lax.select(x > 1, zeros, zeros)]
-        return [inner(x), *(jnp.sinh(each) for each in folded), *(jnp.cosh(each) for each in others)]
-
-    lowered = jax.jit(function).lower(jnp.ones(4))
-    module, found = EditedModule.reading(lowered.compiler_ir("stablehlo"), {"chlo.sinh": True, "chlo.cosh": False})
-    values = [operation.operands[0] for _, operation in found]
-    operations = [value.owner.operands[0] if value.owner.name == "stablehlo.convert" else value for value in values]
-    assert [module.may_be_folded(value) for value in operations] == [True] * 3 + [False] * 4
-
-
 def test_a_long_sum_of_constants_is_not_followed_to_its_end() -> None:
     def function(x: jax.Array) -> jax.Array:
         known = jnp.complex64(1)

@@ -92,6 +92,16 @@ def _computed_minus_zeros(x: torch.Tensor) -> list[torch.Tensor]:
     return [zeros.flip(0), -torch.zeros_like(x), zeros.sqrt(), zeros.roll(1), halves, zeros.nan_to_num(), zeros.tanh()]
 
 
+def _zeros_found_by_xla(x: torch.Tensor) -> list[torch.Tensor]:
+    """Zeros that XLA finds although they are computed of `x` or of places: by rules of integers, slices and sizes."""
+    n, zeros = (x > 0).long() + torch.arange(len(x), device=x.device), torch.zeros_like(x)
+    integers = [n * 0, n - n, n & 0, n ^ n, n != n, (n * 0).float() * 2, (n * 0).cumsum(0), n[:0].sum()]
+    joined = torch.cat([zeros, x]), torch.stack([zeros, x]), torch.nn.functional.pad(x, (len(x), 0))
+    parts = [joined[0][: len(x)], joined[1][0], joined[2][: len(x)], x[:0].sum()]
+    places = [torch.arange(1, device=x.device), x[:1].argmax(), torch.where(n == n, zeros, x)]
+    return [*integers, *parts, *places, x.masked_fill(torch.ones_like(n, dtype=torch.bool), 0.0)]
+
+
 ZEROS: dict[str, Function] = {
     "x + 0.0": lambda x: x + 0.0,
     "x + 0": lambda x: x + 0,
@@ -121,6 +131,10 @@ ZEROS: dict[str, Function] = {
         [each.cumsum(0) for each in _computed_minus_zeros(x)] + [each.sum()[None] for each in _computed_minus_zeros(x)]
     ),
     "x + zeros that XLA computes": lambda x: torch.cat([x - each for each in _computed_minus_zeros(x)]),
+    "x + zeros that XLA finds": lambda x: torch.cat([x + each for each in _zeros_found_by_xla(x)]),
+    "complex x + zeros that XLA finds": lambda x: torch.view_as_real(
+        torch.cat([torch.complex(x.float(), x.float()) + each for each in _zeros_found_by_xla(x)])
+    ),
     "a number added to zeros that XLA computes": lambda x: torch.cat(
         [
             torch.tanh(torch.zeros_like(x) * 1).index_add(0, torch.zeros_like(x[:1], dtype=torch.int64), each)

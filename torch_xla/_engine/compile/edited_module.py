@@ -17,12 +17,6 @@ from ..compat.names import jax as private
 # Operations that move values and do not change them.
 MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice", "reverse"))
 
-# Operations that give no constant though they have no operands, and operations that read more than their operands.
-_NOT_FOLDED = frozenset(
-    f"stablehlo.{name}"
-    for name in ("iota", "partition_id", "replica_id", "create_token", "while", "case", "if", "custom_call")
-)
-
 _Found = TypeVar("_Found")
 
 
@@ -72,28 +66,35 @@ class EditedModule:
         A function may be called several times, and each call gives its own. Where nothing is known, as of an argument
         of the program, `UNKNOWN` comes.
         """
+        elsewhere = self.elsewhere(value)
+        if elsewhere is not None:
+            if depth >= 4 or not elsewhere:
+                yield UNKNOWN
+                return
+            for each in elsewhere:
+                yield from self.sources(each, depth + 1)
+            return
+        owner: Any = value.owner
+        if owner.name in MOVES:
+            yield from self.sources(owner.operands[0], depth)
+        else:
+            yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
+
+    def elsewhere(self, value: ir.Value) -> list[ir.Value] | None:
+        """Return what `value` is in other functions: what each call gives for an argument, or what a call returns.
+
+        `None` for a value that an operation computes; nothing for an argument of the program.
+        """
         owner = value.owner
         if isinstance(owner, ir.Block):
             function = owner.owner
             is_function = function.operation.name == "func.func"
             calls = self.calls.get(text(function.attributes["sym_name"]), ()) if is_function else ()
-            if depth >= 4 or not calls:
-                yield UNKNOWN
-                return
-            place = ir.BlockArgument(value).arg_number
-            for call in calls:
-                yield from self.sources(call.operands[place], depth + 1)
-        elif owner.name in MOVES:
-            yield from self.sources(owner.operands[0], depth)
-        elif owner.name == "func.call":
-            body = self.functions[text(owner.attributes["callee"])].regions[0].blocks[0]
-            last = [*body.operations][-1].operation
-            if depth < 4:
-                yield from self.sources(last.operands[ir.OpResult(value).result_number], depth + 1)
-            else:
-                yield UNKNOWN
-        else:
-            yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
+            return [call.operands[ir.BlockArgument(value).arg_number] for call in calls]
+        if owner.name != "func.call":
+            return None
+        body = self.functions[text(owner.attributes["callee"])].regions[0].blocks[0]
+        return [[*body.operations][-1].operation.operands[ir.OpResult(value).result_number]]
 
     def comes_of(self, value: ir.Value, *names: str) -> bool:
         """Return whether one of the operations with these `names` computes `value`."""
@@ -120,30 +121,6 @@ class EditedModule:
                 return ()
             number = parts
         return number
-
-    def may_be_folded(self, value: ir.Value) -> bool:
-        """Return whether XLA may compute `value` when it compiles: operations make it of constants alone.
-
-        In a function that is called several times, one of the calls is enough. A long search ends without one.
-        """
-        found: dict[ir.Value, bool] = {}
-
-        def follow(value: ir.Value, depth: int) -> bool:
-            if value not in found:
-                found[value] = False  # for a function that is called with what another call of it returns
-                found[value] = (
-                    depth < 32
-                    and len(found) < 256
-                    and any(
-                        source is not UNKNOWN
-                        and source.name not in _NOT_FOLDED
-                        and all(follow(each, depth + 1) for each in source.operands)
-                        for source in self.sources(value)
-                    )
-                )
-            return found[value]
-
-        return follow(value, 0)
 
     def is_uniform(self, value: ir.Value) -> bool:
         """Return whether all elements of `value` are one number, known or not."""

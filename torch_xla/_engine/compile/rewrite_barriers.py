@@ -19,6 +19,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from .edited_module import FLOAT_TYPES, MOVES, EditedModule, filled, is_float, is_inexact
+from .foldable_values import may_be_folded
 
 # Releases whose simplifier cancels exponentials and squares.
 _CANCELS = jax.__version_info__ < (0, 11)
@@ -155,6 +156,8 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
     if not is_float(operation.results[0].type):
         for place in (0, 1) if is_sum else (1,):
             number = module.number_parts(operation.operands[place])
+            if not number and may_be_folded(module, operation.operands[place]):
+                module.keep(operation, place)
             _without_sign(operation, [part == 0 and np.signbit(part) != is_sum for part in number])
         return
     for place in (0, 1) if is_sum else (1,):
@@ -171,7 +174,7 @@ def _add(module: EditedModule, operation: ir.Operation) -> None:
                 whole = filled(kept.type, 0.0) if known else _unsigned_zeros(kept).result
                 operation.results[0].replace_all_uses_with(whole)
             return
-        elif not module.number_parts(operation.operands[place]) and module.may_be_folded(operation.operands[place]):
+        elif not module.number_parts(operation.operands[place]) and may_be_folded(module, operation.operands[place]):
             module.keep(operation, place)  # XLA may find a zero when it has computed the number
     if _REASSOCIATES:
         _associate(module, operation, ("add", "subtract"))
@@ -230,7 +233,7 @@ def _reduce(module: EditedModule, operation: ir.Operation) -> None:
     if _is_from_minus_zero(module, operation):
         return
     is_single = all(size[axis] == 1 for axis in ir.DenseI64ArrayAttr(operation.attributes["dimensions"]))
-    if is_single or module.may_be_folded(narrow):
+    if is_single or may_be_folded(module, narrow):
         _without_sign(operation)
 
 
@@ -284,7 +287,7 @@ def _reduce_window(module: EditedModule, operation: ir.Operation) -> None:
     if _bodies(operation) != ["stablehlo.add", "stablehlo.return"]:
         return
     sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
-    if all(size == 1 for size in sizes) or module.may_be_folded(operation.operands[0]):
+    if all(size == 1 for size in sizes) or may_be_folded(module, operation.operands[0]):
         _without_sign(operation)
 
 
@@ -303,7 +306,7 @@ def _scatter(module: EditedModule, operation: ir.Operation) -> None:
         return
     written = operation.operands[0]
     if not _is_zero(module, written):
-        if is_float(written.type) and module.constant(written) is None and module.may_be_folded(written):
+        if is_float(written.type) and module.constant(written) is None and may_be_folded(module, written):
             module.keep(operation, 0)  # XLA may find a zero when it has computed the number
         return
     numbers = stablehlo.ScatterDimensionNumbers(operation.attributes["scatter_dimension_numbers"])

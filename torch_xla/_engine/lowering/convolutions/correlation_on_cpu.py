@@ -371,9 +371,12 @@ def _operand_gradient_by_columns(grad: jax.Array, kernel: jax.Array, window: Win
         for size, count, step, at, (before, _), spacing in zip(
             extent, positions, window.stride, element, window.padding, window.dilation, strict=True
         ):
-            low = at * spacing - before
-            margins.append((low, size - low - (count - 1) * step - 1, step - 1))
-        total = total + with_zeros(columns[..., index], [(0, 0, 0), *margins, (0, 0, 0)])
+            low, reach = at * spacing - before, (count - 1) * step + 1
+            if not -reach < low < size:
+                break  # all positions show the padding
+            margins.append((low, size - low - reach, step - 1))
+        else:
+            total = total + with_zeros(columns[..., index], [(0, 0, 0), *margins, (0, 0, 0)])
     return jnp.moveaxis(total, -1, 1)
 
 
