@@ -7,7 +7,9 @@ import torch
 
 import torch_xla
 from tests.support.rules import check_rule
+from tests.support.signed_zeros import check_signs
 from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
+from tests.support.ways_to_run import WAYS
 
 aten = torch.ops.aten
 
@@ -124,3 +126,23 @@ def test_of_minus_infinity_alone_the_first_place_in_the_image_is_the_largest(dil
         for device in ("xla", "cpu")
     )
     assert ours[0].cpu().equal(theirs[0]) and ours[1].cpu().equal(theirs[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_averages_and_their_gradients_are_added_to_zeros(way: str) -> None:
+    def function(x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+        volume = x.view(1, 2, 2, 6, 5), grad.view(1, 2, 1, 3, 2)
+        return [
+            aten.avg_pool2d_backward(grad, x[:, :, :6, :4], [2, 2], [2, 2], [0, 0], False, True, None),
+            aten.avg_pool2d_backward(grad[:, :, :, :1], x, [3, 3], [4, 4], [0, 0], False, True, None),
+            aten.avg_pool3d_backward(volume[1], volume[0], [2, 2, 2], [2, 2, 3], [0, 0, 0], False, True, None),
+            aten._adaptive_avg_pool2d_backward(grad, x[:, :, :6, :4]),
+            aten._adaptive_avg_pool2d_backward(grad, x),
+            aten._adaptive_avg_pool3d_backward(volume[1], volume[0]),
+            aten.avg_pool2d(x, [2, 2], [2, 2], [0, 0], False, True, -2),
+            aten.avg_pool3d(volume[0], [2, 2, 2], [2, 2, 2], [0, 0, 0], False, True, -2),
+        ]
+
+    check_signs(
+        way, function, torch.full((1, 2, 12, 5), -0.0), torch.tensor([-0.0, 1.0, 0.0]).repeat(4).view(1, 2, 3, 2)
+    )

@@ -10,6 +10,7 @@ import torch
 
 import torch_xla
 from tests.support.rules import apply_rule, check_rule
+from tests.support.signed_zeros import check_signs
 from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from tests.support.topologies import needs_tpu_compiler
 from tests.support.ways_to_run import WAYS, made_to_run
@@ -176,6 +177,38 @@ def test_one_term_is_added_with_its_sign(way: str) -> None:
         for beta in (1.0, 2.0, 3.0, 1.0):
             made = run(*(each.to("xla") for each in (bias, left, right)), beta=beta).cpu()
             assert torch.equal(made.signbit(), expected.signbit()), f"beta {beta}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_products_of_one_term_have_the_signs_of_the_cpu(way: str) -> None:
+    """A product of matrices is the term with its sign, one with a vector is added to 0."""
+
+    def function(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
+        column, row, linear = left[:, :1], right[:1], torch.nn.functional.linear
+        products = [column @ row, column @ row[:, :1], column[:1] @ row, column @ row[0, :1], column[0] @ row]
+        products += [torch.bmm(column[None], row[None]), linear(column, row.T), linear(column[0], row.T, bias)]
+        flat = left[:1], right[:, :1]
+        return [*products, flat[0] @ flat[1], left @ right]
+
+    check_signs(way, function, torch.full((2, 3), -0.0), torch.ones(3, 4), torch.full((4,), -0.0))
+
+
+@pytest.mark.parametrize("way", ["recorded", "eager"])  # the others do not call autograd
+@pytest.mark.parametrize("size", [(3,), (1,), (1, 3), (1, 1, 3), (2, 3), (2, 1)])
+def test_gradients_of_a_linear_layer_have_the_signs_of_the_cpu(way: str, size: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+        x, weight = x.requires_grad_(), weight.requires_grad_()
+        return list(torch.autograd.grad(torch.nn.functional.linear(x, weight), (x, weight), grad))
+
+    check_signs(way, function, torch.ones(size), torch.ones(4, size[-1]), torch.full((*size[:-1], 4), -0.0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bilinear_layer_is_added_to_zeros(way: str) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.bilinear(x, x, weight), torch.nn.functional.bilinear(x[0], x[0], weight)]
+
+    check_signs(way, function, torch.tensor([[-0.0], [1.0]]), torch.full((2, 1, 1), -0.0))
 
 
 def test_addr_promotes_its_tensors() -> None:

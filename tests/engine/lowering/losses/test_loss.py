@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from tests.support.rules import check_rule
+from tests.support.signed_zeros import check_signs
 from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
+from tests.support.ways_to_run import WAYS
 
 aten = torch.ops.aten
 
@@ -98,3 +100,12 @@ def test_binary_cross_entropy_of_doubles_is_exact_to_a_few_roundings() -> None:
     # XLA's own logarithm of 1 - x is off by a hundred roundings near here.
     x = torch.linspace(0.38, 0.42, 4001, dtype=torch.float64)
     check_rule(aten.binary_cross_entropy.default, x, torch.zeros_like(x), None, 0, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_slope_of_a_target_without_others_is_taken_from_zero(way: str) -> None:
+    def function(x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+        target = torch.zeros((), dtype=torch.int64, device=x.device)
+        return [aten.multi_margin_loss_backward(grad * sign, x, target, 1, 1.0, None, 1) for sign in (1, -1)]
+
+    check_signs(way, function, torch.tensor([2.0, 0.0, -0.0]), torch.tensor(1.0))

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule, check_rule
+from tests.support.signed_zeros import check_signs
+from tests.support.ways_to_run import WAYS
 
 aten = torch.ops.aten
 
@@ -76,3 +78,32 @@ def test_batch_norm(dtype: torch.dtype, training: bool) -> None:
 
 def test_batch_norm_without_running_statistics() -> None:
     check_rule(aten._native_batch_norm_legit.no_stats, rand(4, 3, 2, 2), None, None, True, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_has_the_signs_of_the_cpu(training: bool, way: str) -> None:
+    def function(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        mean, var, norm = torch.zeros_like(weight), torch.ones_like(weight), torch.nn.functional.batch_norm
+        saved = (mean, var) if training else (None, None)
+        running = (None, None) if training else (mean, var)
+        found: list[torch.Tensor] = []
+        for factor in (weight, None):
+            found += aten.native_batch_norm_backward(
+                grad, x, factor, *running, *saved, training, 1e-5, [True, True, True]
+            )
+        return [*found, norm(x, mean, var, training=training), norm(x, mean, var, weight, var, training)]
+
+    x, weight = torch.tensor([-0.0, -0.0, 0.0, 1.0]).repeat(4, 1), torch.tensor([1.0, -0.0, -2.0, 0.0])
+    x[:, 3] = torch.tensor([1.0, -0.0, 0.0, -1.0])
+    for grad in (torch.full((4, 4), -0.0), x.flip(1), torch.zeros(4, 4)):
+        check_signs(way, function, x, grad, weight)
+
+
+@pytest.mark.parametrize("way", ["recorded", "eager"])  # the others do not call autograd
+def test_the_gradient_of_a_weight_of_one_row_keeps_its_signs(way: str) -> None:
+    def function(x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+        weight = torch.ones_like(x).requires_grad_()
+        return list(torch.autograd.grad(torch.nn.functional.rms_norm(x, [2, 3], weight), weight, grad))
+
+    check_signs(way, function, torch.ones(2, 3), torch.tensor([[-0.0, 0.0, 1.0], [-0.0, -1.0, 0.0]]))

@@ -8,6 +8,8 @@ import torch
 import torch_xla._engine.lowering.reductions.cumulative  # noqa: F401
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule, check_rule
+from tests.support.signed_zeros import check_signs
+from tests.support.ways_to_run import WAYS
 
 aten = torch.ops.aten
 
@@ -89,3 +91,11 @@ def test_ten_thousand_elements_compile_and_run_quickly(op: torch._ops.OpOverload
     start = time.process_time()
     check_rule(op, operand, 0, rtol=1e-5, atol=1e-4)  # a sum of 10,000 numbers in another order than PyTorch's
     assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_number_keeps_its_sign_and_a_vector_is_added_to_zero(way: str) -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        return [each.cumsum(0) for each in (x, x[0], x[:1])] + [x[0].cumprod(0), x[0].logcumsumexp(0)]
+
+    check_signs(way, function, torch.tensor([-0.0, 0.0, -0.0]))

@@ -324,7 +324,8 @@ def _avg_pool(dims: int) -> Callable[..., jax.Array]:
         divisor = _divisor(windows, count_include_pad, divisor_override)
         if jnp.issubdtype(x.dtype, jnp.integer):
             return lax.div(sums, jnp.broadcast_to(jnp.asarray(divisor, x.dtype), sums.shape))
-        return sums / jnp.asarray(divisor, x.dtype)
+        means = sums / jnp.asarray(divisor, x.dtype)
+        return means + 0.0 if (divisor_override or 0) < 0 else means  # the CPU adds to zeros
 
     return lower
 
@@ -343,7 +344,7 @@ def _avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, 1, ceil_mode)
         gradient = widened(grad_output)
         share = gradient / jnp.asarray(_divisor(windows, count_include_pad, divisor_override), gradient.dtype)
-        return windows.within().sums(share)
+        return windows.within().sums(share) + 0.0  # the CPU adds to zeros
 
     return lower
 
@@ -402,7 +403,7 @@ def _adaptive_avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
                 x = jnp.repeat(x / (inputs // outputs), inputs // outputs, dim)
             else:
                 x = _along(x, _shares(inputs, outputs).T, dim)
-        return x
+        return x + 0.0  # the CPU adds to zeros
 
     return lower
 

@@ -129,7 +129,16 @@ def _transposed_first(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Arra
 
 @lowers(aten.mm.default, aten.mv.default, aten.dot.default)
 def product(self: jax.Array, other: jax.Array) -> jax.Array:
-    return contract(self, other, ((self.ndim - 1,), (0,)))
+    return _of_matrices(self, other, ((self.ndim - 1,), (0,)))
+
+
+def _of_matrices(left: jax.Array, right: jax.Array, dims: Dims) -> jax.Array:
+    """Return `contract` of two operands, whose one term keeps -0 if there are several rows and columns.
+
+    So does the CPU's product of matrices, while those of vectors and of batches of matrices add to 0.
+    """
+    term = None if left.size == 1 or right.size == 1 else _one_term(left, right, dims)
+    return contract(left, right, dims) if term is None else term
 
 
 @lowers(aten.bmm.default)
@@ -177,7 +186,7 @@ def summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     dims = (input.ndim - 1,), (weight.ndim - 1,)
     if bias is None:
-        return contract(input, weight, dims)
+        return _of_matrices(input, weight, dims)
     term = _one_term(input, weight, dims)
     return (contract(input, weight, dims) if term is None else term) + widened(bias)
 
@@ -194,9 +203,11 @@ def linear_backward(
         if weight.ndim == 1:
             grad_input = grad_output[..., None] * weight.conj()
         else:
-            grad_input = contract(grad_output, weight.conj(), ((grad_output.ndim - 1,), (0,)))
-    if output_mask[1]:
-        grad_weight = contract(grad_output, self.conj(), (rows, rows))
+            grad_input = _of_matrices(grad_output, weight.conj(), ((grad_output.ndim - 1,), (0,)))
+    if output_mask[1] and rows:
+        grad_weight = _of_matrices(grad_output, self.conj(), (rows, rows))
+    elif output_mask[1]:
+        grad_weight = _of_matrices(grad_output[None], self.conj()[None], ((0,), (0,)))  # a matrix of one row
     if output_mask[2]:
         grad_bias = jnp.sum(widened(grad_output), rows, dtype=accumulation_dtype(grad_output.dtype))
     return grad_input, grad_weight, grad_bias
@@ -213,10 +224,9 @@ def _one_term(left: jax.Array, right: jax.Array, dims: Dims) -> jax.Array | None
     It keeps -0, so that -0 and -0 are -0 as on the CPU. `contract` adds each product to 0, as the CPU's kernels of
     bfloat16 do.
     """
-    (left_dim,), (right_dim,) = dims
-    if left.shape[left_dim] != 1 or left.dtype not in (np.float32, np.float64):
+    if any(left.shape[dim] != 1 for dim in dims[0]) or left.dtype not in (np.float32, np.float64):
         return None
-    left, right = jnp.squeeze(left, left_dim), jnp.squeeze(right, right_dim)
+    left, right = jnp.squeeze(left, dims[0]), jnp.squeeze(right, dims[1])
     return left.reshape(*left.shape, *(1,) * right.ndim) * right
 
 
@@ -340,7 +350,8 @@ def trilinear(
     ]
     kept = [dim for dim in range(total) if dim not in {s % total for s in sumdim}]
     accumulated = accumulation_dtype(i1.dtype)
-    return jnp.einsum(i1, names[0], i2, names[1], i3, names[2], kept, preferred_element_type=accumulated)
+    # The CPU adds to zeros.
+    return jnp.einsum(i1, names[0], i2, names[1], i3, names[2], kept, preferred_element_type=accumulated) + 0
 
 
 @lowers(aten._int_mm.default)

@@ -230,7 +230,7 @@ def multi_margin_loss_backward(
     slope = jnp.ones_like(hinges) if p == 1 else 2 * hinges
     open_ = (hinges > 0) & ~is_target
     others = jnp.where(open_, slope * weights / hinges.shape[1], jnp.zeros((), hinges.dtype))
-    slopes = jnp.where(is_target, -jnp.sum(others, 1, keepdims=True), others)
+    slopes = jnp.where(is_target, -jnp.sum(others, 1, keepdims=True) + 0.0, others)  # taken from a zero, as on the CPU
     gradient = widened(grad_output).reshape(-1, 1) / (slopes.shape[0] if reduction == MEAN else 1)
     return (slopes * gradient).reshape(self.shape)
 

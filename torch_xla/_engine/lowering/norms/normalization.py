@@ -94,9 +94,10 @@ def fused_rms_norm_backward(
     normalized = widened(input) * rstd
     weighted = gradient if weight is None else gradient * widened(weight)
     along = jnp.mean(weighted * normalized, inner, keepdims=True)
+    grad_weight = gradient * normalized
     return (
         rstd * (weighted - normalized * along) if output_mask[0] else None,
-        jnp.sum(gradient * normalized, outer) if output_mask[1] and weight is not None else None,
+        (jnp.sum(grad_weight, outer) if outer else grad_weight) if output_mask[1] and weight is not None else None,
     )
 
 
@@ -158,7 +159,7 @@ def _with_batch_statistics(
     x, shape = widened(input), _channel_shape(input)
     mean, variance = _moments(x, _all_but_channels(input))
     invstd = lax.rsqrt(variance + eps)
-    output = _affine((x - mean) * invstd, weight, bias, shape)
+    output = _shifted(_affine((x - mean) * invstd, weight, None, shape), bias, shape)
     return output, mean.reshape(-1), variance.reshape(-1), invstd.reshape(-1)
 
 
@@ -169,7 +170,12 @@ def _with_running_statistics(
     scale = lax.rsqrt(widened(var) + eps)
     if weight is not None:
         scale = scale * widened(weight)
-    return _affine((widened(input) - widened(mean).reshape(shape)) * scale.reshape(shape), None, bias, shape)
+    return _shifted((widened(input) - widened(mean).reshape(shape)) * scale.reshape(shape), bias, shape)
+
+
+def _shifted(x: jax.Array, bias: Optional, shape: Sequence[int]) -> jax.Array:
+    """Return x + bias. The CPU adds a bias of 0 where there is none, so that no result is -0."""
+    return x + 0.0 if bias is None else x + widened(bias).reshape(shape)
 
 
 @lowers(aten._native_batch_norm_legit_functional.default)
@@ -243,13 +249,15 @@ def native_batch_norm_backward(
         assert running_mean is not None and running_var is not None
         mean = widened(running_mean).reshape(shape)
         invstd = lax.rsqrt(widened(running_var) + eps).reshape(shape)
-    normalized = (x - mean) * invstd
-    weighted = gradient if weight is None else gradient * widened(weight).reshape(shape)
-    grad_input = None
-    if output_mask[0]:
-        grad_input = _input_gradient(weighted, normalized, invstd, dims) if train else weighted * invstd
+    # In the order of the CPU's kernel, so that zeros have its signs.
+    centered = x - mean
+    along = centered * gradient
+    grad_input = gradient
+    if train:
+        slope = jnp.mean(along, dims, keepdims=True) * invstd * invstd
+        grad_input = gradient - jnp.mean(gradient, dims, keepdims=True) - centered * slope
     return (
-        grad_input,
-        jnp.sum(gradient * normalized, dims) if output_mask[1] else None,
+        _affine(grad_input * invstd, weight, None, shape) if output_mask[0] else None,
+        jnp.sum(along, dims) * invstd.reshape(-1) if output_mask[1] else None,
         jnp.sum(gradient, dims) if output_mask[2] else None,
     )

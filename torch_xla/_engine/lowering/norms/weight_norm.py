@@ -7,6 +7,7 @@ import torch
 from ..machinery.dims import without
 from ..machinery.opmath import widened
 from ..machinery.registry import lowers
+from ..reductions.reduction import sum_from_first
 
 aten = torch.ops.aten
 # Slices without elements have the length 0; their gradient was 0 / 0 before.
@@ -27,7 +28,11 @@ def weight_norm_interface_backward(
 ) -> tuple[jax.Array, jax.Array]:
     gradient, direction, length, norms = map(widened, (grad_w, saved_v, saved_g, saved_norms))
     others = without(dim % saved_v.ndim, saved_v.ndim)
-    along = jnp.sum(gradient * direction, others, keepdims=True)
+    along = gradient * direction
+    # The signs of zeros are those of the CPU's kernels: the one for the first dimension starts with the first term.
+    sums = jnp.sum(along, others) if dim else sum_from_first(along, others)
+    along = jnp.expand_dims(sums, others)
     if direction.size or not _EMPTY_SLICES_HAVE_A_GRADIENT:
         along = along / norms
-    return (length / norms) * (gradient - direction * (along / norms)), along
+    scale = length / norms
+    return gradient * scale - direction * (scale * (along / norms)), along

@@ -18,7 +18,8 @@ aten = torch.ops.aten
 
 def _accumulated(scan: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     def rule(self: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.Array:
-        return scan(dimensioned(summable(self, dtype)), axis=one_dim(dim, self.ndim)).reshape(self.shape)
+        operand, axis = summable(self, dtype), one_dim(dim, self.ndim)
+        return scan(operand, axis=axis) if self.ndim else operand  # of one number, itself
 
     return rule
 
@@ -54,10 +55,12 @@ lowers(aten.cummin.default)(_running(lax.cummin))
 
 @lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
 def logcumsumexp(self: jax.Array, dim: int) -> jax.Array:
-    operand, axis = dimensioned(widened(self)), one_dim(dim, self.ndim)
+    operand, axis = widened(self), one_dim(dim, self.ndim)
+    if not self.ndim:
+        return operand
     if not is_complex(operand):
         # In float64, as PyTorch's own kernel: the derivative takes logarithms and powers of the result.
-        return lax.cumlogsumexp(operand.astype(np.float64), axis=axis).reshape(self.shape)
+        return lax.cumlogsumexp(operand.astype(np.float64), axis=axis)
     operand = operand.astype(np.complex128)
     # Angles are not reduced to one turn, so they depend on the order of the additions: one after the other.
     rows = jnp.moveaxis(operand, axis, 0)
@@ -67,7 +70,7 @@ def logcumsumexp(self: jax.Array, dim: int) -> jax.Array:
         total = _log_of_sum(row, total)
         return total, total
 
-    return jnp.moveaxis(lax.scan(add, start, rows)[1], 0, axis).reshape(self.shape)
+    return jnp.moveaxis(lax.scan(add, start, rows)[1], 0, axis)
 
 
 def _log_of_sum(left: jax.Array, right: jax.Array) -> jax.Array:

@@ -32,6 +32,12 @@ def summable(operand: jax.Array, dtype: torch.dtype | None) -> jax.Array:
     return widened(operand)
 
 
+def sum_from_first(terms: jax.Array, dims: Sequence[int]) -> jax.Array:
+    """Return a sum that starts with its first term and not with 0, as some of PyTorch's kernels: one of -0 is -0."""
+    # JAX takes `lax.add` from -0 for a sum from 0.
+    return lax.reduce(terms, np.asarray(-0.0, terms.dtype), lambda left, right: left + right, dims)
+
+
 @lowers(aten.sum.default, aten.sum.dim_IntList)
 def sum_of(
     self: jax.Array, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None

@@ -12,6 +12,7 @@ from ... import dtypes
 from ..machinery.dims import one_dim
 from ..machinery.opmath import in_opmath, widened
 from ..machinery.registry import lowers
+from .reduction import sum_from_first
 
 aten = torch.ops.aten
 
@@ -51,9 +52,7 @@ def _sum(terms: jax.Array, dim: int) -> jax.Array:
     """
     if dim != terms.ndim - 1:
         return jnp.sum(terms, axis=dim, keepdims=True)
-    # JAX takes `lax.add` from -0 for a sum from 0.
-    total = lax.reduce(terms, np.asarray(-0.0, terms.dtype), lambda left, right: left + right, (dim,))
-    return jnp.expand_dims(total, dim)
+    return jnp.expand_dims(sum_from_first(terms, (dim,)), dim)
 
 
 @lowers(aten._softmax.default)
