@@ -299,6 +299,8 @@ COMPLEX: dict[str, Function] = {
     "0 - x": lambda x: 0 - x,
     "x * 1": lambda x: x * 1,
     "1 * x": lambda x: 1 * x,
+    "x * ones that XLA computes": lambda x: x * torch.ones_like(x).cumprod(0),
+    "x * ones that XLA joins": lambda x: torch.cat([torch.ones_like(x), torch.ones_like(x)])[: len(x)] * x,
     "one number added to zeros": ZEROS["one number added to zeros"],
 }
 

@@ -112,6 +112,8 @@ def _multiply(module: EditedModule, operation: ir.Operation) -> None:
         if not is_float(operand.type) and module.number_parts(operand) == (1.0, 0.0):
             _multiply_parts(operation, operation.operands[1 - place])
             return
+        if not is_float(operand.type) and not module.number_parts(operand) and may_be_folded(module, operand):
+            module.keep(operation, place)  # XLA may find a 1 when it has computed the number
         for source in module.sources(operand):
             if source.name == "stablehlo.convert":
                 _choose(source)

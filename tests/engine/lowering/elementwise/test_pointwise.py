@@ -8,6 +8,7 @@ import jax
 import pytest
 import torch
 
+from tests.support.boundaries import FLOAT8, boundaries, differences
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
 from tests.support.values import FLOATS, INF, INTEGERS, NAN, edge_values, finite, grid
@@ -222,6 +223,25 @@ def test_a_float_is_scaled_though_the_power_of_two_is_infinite_or_zero() -> None
 def test_operands_of_different_ranks_are_broadcast(rule: Callable[..., jax.Array]) -> None:
     operands = (jax.ShapeDtypeStruct(size, "float32") for size in ((3,), (2, 2, 1)))
     assert jax.eval_shape(rule, *operands).shape == (2, 2, 3)
+
+
+def test_where_promotes_floats_of_eight_bits_with_what_has_no_dimensions() -> None:
+    condition = torch.tensor([True, True, True, False])
+    for dtype in FLOAT8:
+        x = torch.tensor([0.5, 3.0, 256.0, 2.0]).to(dtype)
+        for other in (torch.tensor(1), torch.tensor(True), *(torch.tensor(1).to(each) for each in (*FLOAT8, *FLOATS))):
+            for operands in ((x, other), (other, x)):
+                made = torch.where(condition.to("xla"), *(each.to("xla") for each in operands)).cpu()
+                expected = torch.where(condition, *operands)
+                assert made.dtype is expected.dtype
+                assert not differences(made, expected).any(), f"{dtype} and {other.dtype}"
+
+
+def test_subnormal_numbers_have_a_mantissa_and_an_exponent() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x = boundaries(dtype)[:: 1 if dtype is torch.float32 else 7]
+        for made, expected in zip(torch.frexp(x.to("xla")), torch.frexp(x), strict=True):
+            assert not differences(made.cpu(), expected).any(), dtype
 
 
 def test_where_promotes_and_takes_a_condition_of_bytes() -> None:

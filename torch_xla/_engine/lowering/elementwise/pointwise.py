@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from ... import dtypes
 from ...compat.names.torch import OpOverload
 from ..machinery.float8 import is_float8
 from ..machinery.opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
+from ..machinery.promotion import common_dtype
 from ..machinery.registry import Promotion, lowers
 from . import complex_functions
 from .cast import cast
@@ -226,16 +228,18 @@ def tanh_backward(grad_output: jax.Array, output: jax.Array) -> jax.Array:
 @lowers(aten.frexp.Tensor)
 def frexp(self: jax.Array) -> tuple[jax.Array, jax.Array]:
     # Zero, infinities and NaN have the exponent 0 and are their own mantissa.
-    mantissa, exponent = jnp.frexp(self)
+    # In float64 the subnormal numbers of narrower floats are normal, which XLA:CPU computes with.
+    mantissa, exponent = jnp.frexp(self.astype(np.float64))
     ordinary = jnp.isfinite(self) & (self != 0)
-    return jnp.where(ordinary, mantissa, self), jnp.where(ordinary, exponent, 0)
+    return jnp.where(ordinary, mantissa.astype(self.dtype), self), jnp.where(ordinary, exponent, 0)
 
 
 @lowers(aten.where.self)
 def where(condition: jax.Array, self: Any, other: Any) -> jax.Array:
     if self.dtype != other.dtype and (is_float8(self.dtype) or is_float8(other.dtype)):
-        dtype = other.dtype if is_float8(self.dtype) else self.dtype  # JAX promotes no floats of eight bits
-        self, other = (cast(each, dtype) for each in (self, other))
+        # JAX promotes no floats of eight bits.
+        dtype = common_dtype([(dtypes.to_torch(each.dtype), each.ndim) for each in (self, other)], [])
+        self, other = (cast(each, dtypes.to_jax(dtype)) for each in (self, other))
     return jnp.where(condition if condition.dtype == np.bool_ else condition != 0, self, other)
 
 
