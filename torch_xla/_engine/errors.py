@@ -13,15 +13,18 @@
     ValueError
       MeshError           a mesh, or a partition spec over it, does not fit together
 
-Where PyTorch on the CPU raises, the same type is raised here, by PyTorch's own checks where they can run.
+`OutOfMemory` is a `torch.OutOfMemoryError` too. Where PyTorch on the CPU raises, the same type is raised here, by
+PyTorch's own checks where they can run.
 """
+
+import torch
 
 
 class ExecutionError(RuntimeError):
     """A compiled program failed on the device."""
 
 
-class OutOfMemory(ExecutionError):
+class OutOfMemory(ExecutionError, torch.OutOfMemoryError):
     """The device has no room for a program's values."""
 
 

@@ -135,12 +135,17 @@ def results_of(executable: Any, signature: Signature, target: Target) -> list[Sh
 
 @uncollected
 def lowered(
-    graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins, compiled_at_once: bool = False
+    graph: Graph,
+    key: Key,
+    numbers: Sequence[float | int],
+    origins: Origins,
+    compiled_at_once: bool = False,
+    look: Callable[[Any], object] | None = None,
 ) -> Any:
     """Lower the graph as its `key` says, with the `numbers` that are not arguments baked in.
 
     The executable has its `signature`. `compiled_at_once` promises that this thread compiles the result immediately
-    and does not keep it.
+    and does not keep it. `look` is called with the program as a jaxpr.
     """
     target = key.target
     if composites.are_in(graph):
@@ -161,6 +166,8 @@ def lowered(
             function, donate_argnums=key.donated, keep_unused=True, compiler_options=options, out_shardings=given
         )
         traced = jitted.trace(*described)
+        if look is not None:
+            look(traced.jaxpr.jaxpr)
         # On other platforms programs hold more than JAX's own dialects.
         is_small = target.is_host and target.mesh is None and len(graph.operations) <= _FEW
         is_small = is_small and sum(map(np.size, traced.jaxpr.consts)) <= _SMALL

@@ -40,6 +40,7 @@ from . import (
     graph_fingerprint,
     jax_function,
     output_shardings,
+    oversized_values,
     shard_mapped,
 )
 from .bfloat16_dots import compiled
@@ -74,6 +75,7 @@ _STATE = (
     "ends",
     "stages",
     "is_in_layers",
+    "oversized",
     "_baked",
     "_promoted",
     "_promotions",
@@ -102,6 +104,7 @@ class Program:
         self.is_spread = key.target.is_spread  # it runs on several devices as one
         self.is_limited = launch_throttle.are_limited(key.target)  # whether it has to wait for its turn
         self.stages: tuple[stage_cuts.Stage, ...] | None = None  # none: not looked for, or not worth it
+        self.oversized: str | None = None  # describes a value that is too large to be computed in parts
         self.is_in_layers = False  # whether it is cut all through, not just where an optimizer begins
         self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
@@ -182,7 +185,7 @@ class Program:
         if sizes is not None:
             self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
             self.needs = sizes.inputs + self.allocates
-            self.fits = self.allocates < _ALWAYS_FITS
+            self.fits = self.allocates < _ALWAYS_FITS and self.oversized is None
         return sizes
 
     def culprit(self, numbers: Sequence[float | int]) -> tuple[Plan, str] | None:
@@ -348,7 +351,7 @@ class Program:
         seconds = time.perf_counter() - started
         count_compile(seconds)
         metrics.count("StableHloCompile")
-        if before is not None:
+        if before is not None and self.oversized is None:
             if len(self._must_bake) > baked:
                 disk_cache.note_baked(before, sorted(self._must_bake))
             key = self._executable_key(packed)
@@ -431,10 +434,14 @@ class Program:
     def _lowered_with_fewest_arguments(self, packed: bytes, numbers: Sequence[float | int]) -> jax.stages.Lowered:
         while True:
             try:
-                return self._lower(numbers, self._executable_key(packed), compiled_at_once=True)
+                key = self._executable_key(packed)
+                return jax_function.lowered(self.graph, key, numbers, self.origins, True, self._look_at_values)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
+
+    def _look_at_values(self, jaxpr: Any) -> None:
+        self.oversized = oversized_values.in_program(jaxpr, self.target)
 
     def _promote(self, packed: bytes) -> None:
         assert self._baked is not None
@@ -459,5 +466,5 @@ class Program:
         floats, ints = jax_function.by_type(self.graph, arguments)
         self._promoted, self._floats, self._ints = arguments, floats, ints
 
-    def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> jax.stages.Lowered:
-        return jax_function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)
+    def _lower(self, numbers: Sequence[float | int], key: Key) -> jax.stages.Lowered:
+        return jax_function.lowered(self.graph, key, numbers, self.origins)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from ..caching.interning import drop_unheld, look_through, note_new
+from ..errors import OutOfMemory
 from .sharding import Sharding
 
 
@@ -48,10 +49,10 @@ MOST_BYTES = 1 << 45
 
 
 def refuse_impossible(spec: Spec) -> None:
-    """Raise the CPU's error for a value that no device could hold, before computing it takes years."""
+    """Raise an error for a value that no device could hold, before computing it takes years."""
     size = spec.numel * spec.dtype.itemsize
     if size > MOST_BYTES:
-        raise RuntimeError(
+        raise OutOfMemory(
             f"can't allocate memory: a tensor of {list(spec.size)} {str(spec.dtype).removeprefix('torch.')} takes "
             f"{size} bytes ({size >> 40} TiB), and no device has that much memory."
         )

@@ -13,7 +13,7 @@ from operator import attrgetter
 import jax
 import numpy as np
 
-from .. import dtypes, metrics
+from .. import config, dtypes, metrics
 from ..atomic import run_through, without_collecting
 from ..compile.program import Program, Ready
 from ..errors import ExecutionError
@@ -45,6 +45,7 @@ from .in_flight import by_target as flights
 from .in_flight import latest as latest_flight
 from .in_flight import reporting as reporting_flights
 from .memory_admission import is_left as is_memory_left
+from .memory_admission import oversized_refusal
 from .memory_admission import refusal as memory_refusal
 from .run_failures import compile_error, run_error, save_hlo
 from .step import SourceLines, Step
@@ -213,6 +214,8 @@ def _look_for_room(program: Program, numbers: Sequence[float | int], source_line
         if not is_memory_left(program.allocates, target):
             origin = user_lines.summary(source_lines()) + save_hlo(program, numbers)
             raise memory_refusal(program, numbers, _step, origin)
+    if program.oversized is not None and config.checks_memory():
+        raise oversized_refusal(program, _step, user_lines.summary(source_lines()))
     program.fits = True
 
 

@@ -5,9 +5,9 @@ process that takes too much is killed. One that is refused here has not begun, a
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from .. import config
+from ..compile.program import Program
 from ..errors import OutOfMemory
 from ..metrics.human_units import size
 from ..metrics.observers import observers
@@ -18,6 +18,8 @@ ADVICE = (
     "Use a smaller batch, checkpoint activations (torch.utils.checkpoint) or drop references to tensors you no longer "
     "need; torch_xla.debug.plan(step) tells what would help."
 )
+
+_NOTHING_STARTED = "Nothing was started: every tensor is as it was, and the step can be tried again."
 
 
 def explain(program: object, numbers: Sequence[float | int]) -> str:
@@ -43,15 +45,23 @@ def _sharing(target: Target) -> int:
     return len(target.local) if target.is_host and target.is_spread else 1
 
 
-def refusal(program: Any, numbers: Sequence[float | int], step: int, origin: str) -> OutOfMemory:
+def refusal(program: Program, numbers: Sequence[float | int], step: int, origin: str) -> OutOfMemory:
     """Return the error of a program for which there is no room; `origin` says where it comes from."""
     sizes, target = program.sizes_for(numbers), program.target
+    assert sizes is not None  # only what XLA has reported was found too large
     each = f" on each of {len(target.devices)} devices" if len(target.devices) > 1 else ""
     results = size(sizes.outputs - sizes.aliased)
     return OutOfMemory(
         f"There is no room for the program of step {step} on {target.name}: it needs {size(program.allocates)}{each} "
         f"beside what lives already (results {results}, intermediates {size(sizes.intermediate)}), and "
-        f"{size(left(target))} are left.\n{ADVICE}\n"
-        "Nothing was started: every tensor is as it was, and the step can be tried again.\n"
+        f"{size(left(target))} are left.\n{ADVICE}\n{_NOTHING_STARTED}\n"
         f"{explain(program, numbers)}{origin}"
+    )
+
+
+def oversized_refusal(program: Program, step: int, origin: str) -> OutOfMemory:
+    """Return the error of a program that needs little memory, but has a value that is far larger than the memory."""
+    return OutOfMemory(
+        f"There is no room for a value in the program of step {step} on {program.target.name}: {program.oversized}. "
+        f"Computed in parts, it would take too long.\n{ADVICE}\n{_NOTHING_STARTED}\n{origin}"
     )

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import torch_xla.debug.metrics as met
+from torch_xla._engine.dispatch.checks.cpu_errors import refusal_of_the_cpu
+from torch_xla._engine.dispatch.op_schema import operator_of
 
 Call = Callable[[Callable[..., torch.Tensor]], Any]
 
@@ -324,3 +326,18 @@ def outcome_of(call: Call, device: str) -> tuple[type, str]:
     with pytest.raises(Exception) as refusal:
         call(lambda *size: torch.ones(*size, device=device))
     return refusal.type, str(refusal.value)
+
+
+HUGE = 2**40
+
+
+def test_the_cpu_is_not_asked_for_what_would_not_fit_in_memory() -> None:
+    one = torch.ones(1, device="xla")
+    on_device = {"device": torch.device("xla")}
+    wide = torch.ones(2**20, device="xla")
+    assert isinstance(refusal_of_the_cpu(operator_of("aten::cumsum"), (one, 5), {}), IndexError)
+    assert refusal_of_the_cpu(operator_of("aten::cumsum"), (one.expand(HUGE), 5), {}) is None
+    assert refusal_of_the_cpu(operator_of("aten::cumsum"), (torch.empty(HUGE, device="xla"), 5), {}) is None
+    assert refusal_of_the_cpu(operator_of("aten::full"), ([HUGE], 1.0), on_device) is None
+    assert refusal_of_the_cpu(operator_of("aten::outer"), (wide, wide), {}) is None
+    assert isinstance(refusal_of_the_cpu(operator_of("aten::full"), ([-3], 1.0), on_device), RuntimeError)

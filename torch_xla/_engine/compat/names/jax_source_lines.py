@@ -78,3 +78,9 @@ def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator
         yield
     finally:
         place.context = before
+
+
+def line_of(info: source_info_util.SourceInfo) -> tuple[str, int, str] | None:
+    """Return the source line (file, number, function) that a traced operation was given."""
+    frame = source_info_util.user_frame(info.traceback)
+    return None if frame is None else (frame.file_name, frame.start_line, frame.function_name)

@@ -224,7 +224,7 @@ def refusal_of_the_cpu(
     try:
         twins = _Twins(instead or {}, _few(args, kwargs) if small else {})
         cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
-        if twins.bytes > _TOO_LARGE:
+        if twins.bytes > _TOO_LARGE or _makes_too_much(operator, cpu_args, cpu_kwargs):
             return None
         with private.without_modes(), torch.no_grad():
             _call_quietly(operator, cpu_args, cpu_kwargs)
@@ -240,9 +240,35 @@ def refusal_of_the_cpu(
     return None
 
 
+def _makes_too_much(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the results of a call with few elements are too large for the CPU to make, as those of `outer`."""
+    most = 1
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, Tensor):
+            most *= max(leaf.numel(), 1)
+        elif isinstance(leaf, (int, float)) and math.isfinite(leaf):
+            most *= max(math.ceil(abs(leaf)), 1)
+    if most <= _TOO_LARGE >> 4:  # 16 bytes for each element
+        return False
+    on_meta = pytree.tree_map(_on_meta, (args, kwargs))
+    try:
+        with private.without_modes(), torch.no_grad():
+            results = _call_quietly(operator, *on_meta)
+    except Exception:  # it has no kernel for Meta, or refuses the call: the CPU says why
+        return False
+    made = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+    return sum(leaf.untyped_storage().nbytes() for leaf in made) > _TOO_LARGE
+
+
+def _on_meta(leaf: Any) -> object:
+    if isinstance(leaf, torch.device):
+        return torch.device("meta")
+    return leaf.to("meta") if isinstance(leaf, Tensor) else leaf
+
+
 @quiet()
-def _call_quietly(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    overload_for(operator, args)(*args, **kwargs)
+def _call_quietly(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    return overload_for(operator, args)(*args, **kwargs)
 
 
 def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -328,8 +354,11 @@ class _Twins:
                 known = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(from_numpy(contents))
                 storage.copy_(known.untyped_storage())
             self._storages[key] = storage
+        self.bytes += max(0, tensor.numel() - spec.numel) * spec.dtype.itemsize  # an expanded one has more elements
         geometry = _geometry(tensor)
         twin = torch.empty(0, dtype=tensor.dtype)
+        if self.bytes > _TOO_LARGE:
+            return twin  # given a storage without memory, it would allocate its own
         twin.set_(storage, geometry.offset, geometry.size, geometry.stride)  # type: ignore[call-overload]
         if tensor.dtype.is_complex and tensor.is_conj():
             twin = torch._conj(twin)
