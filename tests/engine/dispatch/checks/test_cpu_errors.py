@@ -341,3 +341,16 @@ def test_the_cpu_is_not_asked_for_what_would_not_fit_in_memory() -> None:
     assert refusal_of_the_cpu(operator_of("aten::full"), ([HUGE], 1.0), on_device) is None
     assert refusal_of_the_cpu(operator_of("aten::outer"), (wide, wide), {}) is None
     assert isinstance(refusal_of_the_cpu(operator_of("aten::full"), ([-3], 1.0), on_device), RuntimeError)
+
+
+@pytest.mark.parametrize("name", ["dropout", "alpha_dropout", "dropout1d", "feature_alpha_dropout"])
+def test_no_dropout_takes_complex_numbers(name: str) -> None:
+    def call(ones: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return getattr(torch.nn.functional, name)(ones(2, 3, 4, dtype=torch.complex64), 0.5, training=True)  # type: ignore[no-any-return]
+
+    said = []
+    for device in ("xla", "cpu"):
+        with pytest.raises(NotImplementedError) as caught:
+            call(lambda *size, device=device, **options: torch.ones(*size, device=device, **options))
+        said.append(str(caught.value))
+    assert said[0] == said[1]

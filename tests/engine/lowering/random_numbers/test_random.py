@@ -15,6 +15,7 @@ from tests.support.rules import apply_rule, check_rule
 from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from torch_xla._engine.lowering.machinery.registry import all_rules
 from torch_xla._engine.lowering.random_numbers import random
+from torch_xla.experimental.eager import eager_mode_context
 
 aten = torch.ops.aten
 N = 20_000
@@ -332,6 +333,18 @@ def test_a_line_that_was_run_with_another_deviation_draws_the_same_about_tensors
         return drawn.cpu()
 
     assert torch.equal(last(0.3), last(2.5, 0.3))
+
+
+def test_a_mean_that_the_program_computes_is_rounded_before_it_is_added() -> None:
+    base = (torch.arange(150) * 0.037 - 2.3).to("xla")
+
+    def drawn() -> torch.Tensor:
+        torch.manual_seed(3)
+        return torch.normal(base * 0.7, base.abs() + 0.7)
+
+    with eager_mode_context(True):
+        apart = drawn().cpu()
+    assert torch.equal(drawn().cpu(), apart)
 
 
 def test_every_draw_that_takes_a_float_is_among_them() -> None:

@@ -220,6 +220,8 @@ def refusal_of_the_cpu(
     """
     if operator.name in _ASKED_IF and not _ASKED_IF[operator.name](*args, **kwargs):
         return None
+    if operator.name in _OF_THE_CPU and None not in args:
+        operator = operator_of(_OF_THE_CPU[operator.name])
     drawn = torch.default_generator.get_state()  # an operator that draws must not move the host's random numbers on
     try:
         twins = _Twins(instead or {}, _few(args, kwargs) if small else {})
@@ -231,9 +233,6 @@ def refusal_of_the_cpu(
     except Exception as refusal:  # whatever the CPU raises is the answer
         # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
         is_of_the_cpu = not str(refusal).startswith("Could not run ") and "Expected a value of type" not in str(refusal)
-        if operator.name in _OF_THE_CPU and None not in args:
-            called = operator_of(_OF_THE_CPU[operator.name])
-            refusal = refusal_of_the_cpu(called, args, kwargs, instead=instead, small=small) or refusal
         return refusal.with_traceback(None) if is_of_the_cpu else None
     finally:
         torch.default_generator.set_state(drawn)

@@ -12,6 +12,7 @@ from ...lowering.machinery.registry import all_rules, names_to_come
 from .. import append_calls, aten_views, copy_ops, cpu_only_ops, memory_ops, optimizer_state_init
 from ..checks import host_values, index_checks, unsupported_layouts
 from ..ops import (
+    alpha_dropout,
     assertions,
     attention,
     batch_norm,
@@ -61,6 +62,7 @@ def special_kernels() -> dict[str, Any]:
         **cpu_only_ops.KERNELS,
         **optimizer_state_init.KERNELS,
         **append_calls.KERNELS,
+        **alpha_dropout.KERNELS,
         **assertions.KERNELS,
         **attention.KERNELS,
         **batch_norm.KERNELS,
@@ -105,6 +107,7 @@ def register_kernels() -> None:
         private.register_kernel(library, short, out_variant(f"aten::{short}"))
     whole_composites.register_whole()
     flop_formulas.register_when_asked_for()
+    _libraries.append(alpha_dropout.register_above_autograd())
     _libraries.extend(attention.register_attention())
     _libraries.append(distributions.describe_draws())
     _libraries.append(linear_algebra.register_batching())

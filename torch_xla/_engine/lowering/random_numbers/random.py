@@ -241,7 +241,8 @@ def normal_of_tensors(mean: Any, std: Any = 1.0, *, key: jax.Array) -> jax.Array
     dtype = tensors[0].dtype
     standard = jnp.zeros(jnp.broadcast_shapes(*(tensor.shape for tensor in tensors)), dtype)
     numbers = normal_functional(standard, key=key)
-    mean, std = (as_argument(each, key) if is_number(each) else each for each in (mean, std))
+    # A mean that is a product itself must not be joined with the sum either.
+    mean, std = (as_argument(each, key) if is_number(each) else _rounded(each) for each in (mean, std))
     return _moved(numbers, std, mean)
 
 
