@@ -12,7 +12,7 @@ from ..compat.names import torch as private
 from ..compat.names.torch import pytree
 from ..metrics.user_lines import user_line
 from ..quiet_calls import quiet
-from . import lenient_meta_kernels, stricter_meta_kernels
+from . import gradient_meta_kernels, lenient_meta_kernels, stricter_meta_kernels
 from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten
@@ -101,22 +101,6 @@ def linear_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
-    """Refuse a result with a negative slope, as the CPU does: it does not determine its input."""
-
-    def kernel(*args: Any) -> object:
-        if slope_of(*args) < 0:
-            name = op.name().removeprefix("aten::").removesuffix("_backward")
-            raise RuntimeError(
-                f"In-place {name} backward calculation is triggered with a negative slope which is not supported. "
-                "This is caused by calling in-place forward function with a negative slope, please call out-of-place "
-                "version instead."
-            )
-        return op(*args)
-
-    return kernel
-
-
 def _normalization(op: Any) -> Callable[..., object]:
     """Give statistics of narrow floats the dtype float32 if a parameter has it, else the input's dtype.
 
@@ -199,11 +183,6 @@ def ldexp(self: Tensor, other: Tensor) -> Tensor:
     """Promote with the dtype of the power, of a 2 without dimensions that has the dtype of a number that is scaled."""
     is_whole = not (self.is_floating_point() or self.is_complex())
     return self * torch.pow(2.0 if is_whole else self.new_empty(()), other)
-
-
-def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Promote as the product that it is; PyTorch's own kernel makes truth values of the mask first."""
-    return grad_output * mask * scale
 
 
 def nansum(self: Tensor, dim: list[int] | None = None, *args: object, **options: object) -> Tensor:
@@ -398,33 +377,21 @@ _IN_DTYPE_OF = {
     aten.huber_loss.default: 0,
     aten.normal.Tensor_Tensor: 0,
     aten.soft_margin_loss.default: 0,
-    aten.binary_cross_entropy_backward.default: 1,
-    aten.huber_loss_backward.default: 1,
     aten.mish_backward.default: 1,
-    aten.mse_loss_backward.default: 1,
-    aten.smooth_l1_loss_backward.default: 1,
     aten.soft_margin_loss_backward.default: 1,
-}
-
-# By the arguments of each: the slope below zero, if the operand is gone and the result is given in its place.
-_SLOPES: dict[Any, Callable[..., float]] = {
-    aten.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, x: alpha if is_result else 0,
-    aten.leaky_relu_backward.default: lambda grad, x, slope, is_result: slope if is_result else 0,
-    aten.rrelu_with_noise_backward.default: lambda grad, x, noise, lower, upper, training, is_result: (
-        (lower + upper) / 2 if is_result and not training else 0
-    ),
 }
 
 _CUT_LATER = (torch.int8, torch.int16, torch.int32, torch.uint8)
 
 KERNELS: dict[str, Callable[..., object]] = {
     **stricter_meta_kernels.KERNELS,
+    **gradient_meta_kernels.KERNELS,
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_grouped_mm": grouped_mm,
     **{f"{op.name()}.dtype": _of_dtype(op) for op in (aten.addmm.default, aten.baddbmm.default)},
     "aten::_scaled_grouped_mm_v2": scaled_grouped_mm_v2,
-    **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
+    "aten::_add_relu.Scalar": torch.add,
     **{
         op.name(): _in_dtype_of(place, stricter_meta_kernels.KERNELS.get(op.name(), op))  # type: ignore[arg-type]
         for op, place in _IN_DTYPE_OF.items()
@@ -453,7 +420,6 @@ KERNELS: dict[str, Callable[..., object]] = {
     **{op.name(): _power(op) for op in _POWERS},
     **{op.name(): _of_bytes(stricter_meta_kernels.KERNELS.get(op.name(), op)) for op in _LOSSES_OF_CLASSES},
     **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
-    "aten::native_dropout_backward": native_dropout_backward,
     "aten::normal.Tensor_float": lambda mean, std=1.0, generator=None: torch.empty_like(mean),
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,

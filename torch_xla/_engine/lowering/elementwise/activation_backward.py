@@ -23,7 +23,10 @@ def threshold_backward(grad_output: jax.Array, self: jax.Array, threshold: objec
 def hardtanh_backward(
     grad_output: jax.Array, self: jax.Array, min_val: jax.Array | float, max_val: jax.Array | float
 ) -> jax.Array:
-    return jnp.where((self <= min_val) | (self >= max_val), 0, grad_output)
+    # Nothing is within a limit that is NaN.
+    return jnp.where(
+        (self <= min_val) | (self >= max_val) | (min_val != min_val) | (max_val != max_val), 0, grad_output
+    )
 
 
 @lowers(aten.gelu_backward.default, promotion=Promotion.COMMON)
