@@ -140,7 +140,7 @@ def lowered(
     numbers: Sequence[float | int],
     origins: Origins,
     compiled_at_once: bool = False,
-    look: Callable[[Any], object] | None = None,
+    look: Callable[[object], object] | None = None,
 ) -> Any:
     """Lower the graph as its `key` says, with the `numbers` that are not arguments baked in.
 

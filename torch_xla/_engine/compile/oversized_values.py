@@ -17,7 +17,7 @@ from ..metrics.user_lines import text
 from ..runtime.device_assignment import Target
 from ..runtime.device_memory import host_memory
 
-# So many times the memory is the largest value that a program computes with.
+# The largest value that a program may compute with, in multiples of the memory.
 MOST_TIMES = 4
 
 # They make or move elements: XLA makes those alone that are read.

@@ -440,7 +440,7 @@ class Program:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
 
-    def _look_at_values(self, jaxpr: Any) -> None:
+    def _look_at_values(self, jaxpr: object) -> None:
         self.oversized = oversized_values.in_program(jaxpr, self.target)
 
     def _promote(self, packed: bytes) -> None:

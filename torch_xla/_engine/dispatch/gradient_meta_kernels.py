@@ -30,7 +30,7 @@ def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
     return kernel
 
 
-def _strided_as(op: Any, first: int, second: int) -> Callable[..., object]:
+def _strided_as(op: Callable[..., Tensor], first: int, second: int) -> Callable[..., object]:
     """Give the result the strides of other elementwise results of the two operands in these places."""
 
     def kernel(*args: Any, **options: object) -> Tensor:
@@ -44,19 +44,19 @@ def _contiguous_as_input(op: Any) -> Callable[..., object]:
     """Give the gradient of a loss the dtype of its input and, whatever the strides of that, contiguous elements."""
     kernel_of_op = stricter_meta_kernels.KERNELS.get(op.name(), op)
 
-    def kernel(*args: Any, **options: object) -> Tensor:
-        result: Any = kernel_of_op(*args, **options)
-        return torch.empty(result.shape, dtype=args[1].dtype, device="meta")
+    def kernel(grad_output: Tensor, self: Tensor, *args: object, **options: object) -> Tensor:
+        result: Any = kernel_of_op(grad_output, self, *args, **options)
+        return torch.empty(result.shape, dtype=self.dtype, device="meta")
 
     return kernel
 
 
-def _as_input(op: Any) -> Callable[..., object]:
+def _as_input(op: Callable[..., Tensor]) -> Callable[..., object]:
     """Give the gradient of a loss the dtype and the strides of its input."""
 
-    def kernel(*args: Any, **options: object) -> Tensor:
-        result: Tensor = op(*args, **options)
-        same = torch.empty_like(args[1])
+    def kernel(grad_output: Tensor, self: Tensor, *args: object, **options: object) -> Tensor:
+        result = op(grad_output, self, *args, **options)
+        same = torch.empty_like(self)
         return same if same.shape == result.shape else result.to(same.dtype)
 
     return kernel
@@ -68,7 +68,7 @@ def glu_backward(grad_output: Tensor, self: Tensor, dim: int) -> Tensor:
 
 
 def _gradient_of_norm(op: Any, format_of: Callable[[Tensor], torch.memory_format]) -> Callable[..., object]:
-    """Give the gradient of the input the memory format that `format_of` the input is, whatever that of the result's."""
+    """Give the gradient of the input the memory format that `format_of` returns for the input."""
 
     def kernel(grad_output: Tensor, input: Tensor, *args: object) -> tuple[Tensor | None, ...]:
         grad_input, *rest = op(grad_output.contiguous(), input.contiguous(), *args)
@@ -80,7 +80,7 @@ def _gradient_of_norm(op: Any, format_of: Callable[[Tensor], torch.memory_format
 
 
 def _gradient_of_softmax(op: Any) -> Callable[..., object]:
-    """Give the gradient the dtype of its operand, and halves of which a softmax in float32 was computed their own."""
+    """Give the gradient its own dtype, but that of the input to halves that softmax has widened to float32."""
 
     def kernel(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
         result: Tensor = op(grad_output, output, dim, grad_output.dtype)

@@ -239,7 +239,7 @@ def refusal_of_the_cpu(
     return None
 
 
-def _makes_too_much(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _makes_too_much(operator: Operator, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the results of a call with few elements are too large for the CPU to make, as those of `outer`."""
     most = 1
     for leaf in pytree.tree_leaves((args, kwargs)):
@@ -259,7 +259,7 @@ def _makes_too_much(operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
     return sum(leaf.untyped_storage().nbytes() for leaf in made) > _TOO_LARGE
 
 
-def _on_meta(leaf: Any) -> object:
+def _on_meta(leaf: object) -> object:
     if isinstance(leaf, torch.device):
         return torch.device("meta")
     return leaf.to("meta") if isinstance(leaf, Tensor) else leaf

@@ -12,7 +12,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-# What PyTorch adds in place of a dropped element is the negative limit of SELU, -_LIMIT, before the scale.
+# SELU tends to the negative of this number. Dropped elements become that, before mean and variance are restored.
 _LIMIT = 1.7580993408473766
 
 
