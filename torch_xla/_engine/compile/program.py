@@ -12,7 +12,7 @@ import math
 import operator
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -435,7 +435,7 @@ class Program:
         while True:
             try:
                 key = self._executable_key(packed)
-                return jax_function.lowered(self.graph, key, numbers, self.origins, True, self._look_at_values)
+                return self._lower(numbers, key, True, self._look_at_values)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -466,5 +466,11 @@ class Program:
         floats, ints = jax_function.by_type(self.graph, arguments)
         self._promoted, self._floats, self._ints = arguments, floats, ints
 
-    def _lower(self, numbers: Sequence[float | int], key: Key) -> jax.stages.Lowered:
-        return jax_function.lowered(self.graph, key, numbers, self.origins)
+    def _lower(
+        self,
+        numbers: Sequence[float | int],
+        key: Key,
+        compiled_at_once: bool = False,
+        look: Callable[[object], object] | None = None,
+    ) -> jax.stages.Lowered:
+        return jax_function.lowered(self.graph, key, numbers, self.origins, compiled_at_once, look)

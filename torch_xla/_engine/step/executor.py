@@ -112,7 +112,7 @@ def _start(step: Step, buffers: list[jax.Array], keys: np.ndarray | None, ready:
     elif not step.is_first:
         _cached.value += 1
     if not program.fits:
-        _look_for_room(program, numbers, step.source_lines)
+        _look_for_room(program, numbers, step.source_lines, buffers)
     if program.is_limited:
         wait_for_launch(program.starts)
     begins = time.perf_counter_ns()
@@ -201,7 +201,9 @@ def _run(
     )
 
 
-def _look_for_room(program: Program, numbers: Sequence[float | int], source_lines: SourceLines) -> None:
+def _look_for_room(
+    program: Program, numbers: Sequence[float | int], source_lines: SourceLines, buffers: Sequence[object]
+) -> None:
     """Raise `OutOfMemory` before the first run of a program for which there is no room."""
     target = program.target
     if not is_memory_left(program.allocates, target):
@@ -214,7 +216,8 @@ def _look_for_room(program: Program, numbers: Sequence[float | int], source_line
         if not is_memory_left(program.allocates, target):
             origin = user_lines.summary(source_lines()) + save_hlo(program, numbers)
             raise memory_refusal(program, numbers, _step, origin)
-    if program.oversized is not None and config.checks_memory():
+    is_planned = any(isinstance(buffer, Placeholder) for buffer in buffers)  # which is refused when it starts
+    if program.oversized is not None and config.checks_memory() and not is_planned:
         raise oversized_refusal(program, _step, user_lines.summary(source_lines()))
     program.fits = True
 

@@ -220,8 +220,7 @@ def refusal_of_the_cpu(
     """
     if operator.name in _ASKED_IF and not _ASKED_IF[operator.name](*args, **kwargs):
         return None
-    if operator.name in _OF_THE_CPU and None not in args:
-        operator = operator_of(_OF_THE_CPU[operator.name])
+    called = operator_of(_OF_THE_CPU[operator.name]) if operator.name in _OF_THE_CPU and None not in args else None
     drawn = torch.default_generator.get_state()  # an operator that draws must not move the host's random numbers on
     try:
         twins = _Twins(instead or {}, _few(args, kwargs) if small else {})
@@ -233,10 +232,13 @@ def refusal_of_the_cpu(
     except Exception as refusal:  # whatever the CPU raises is the answer
         # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
         is_of_the_cpu = not str(refusal).startswith("Could not run ") and "Expected a value of type" not in str(refusal)
+        if called is not None:
+            refusal = refusal_of_the_cpu(called, args, kwargs, instead=instead, small=small) or refusal
         return refusal.with_traceback(None) if is_of_the_cpu else None
     finally:
         torch.default_generator.set_state(drawn)
-    return None
+    of_called = None if called is None else refusal_of_the_cpu(called, args, kwargs, instead=instead, small=small)
+    return of_called if of_called is not None and is_of_a_missing_kernel(of_called) else None
 
 
 def _makes_too_much(operator: Operator, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
