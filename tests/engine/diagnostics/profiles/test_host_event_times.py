@@ -9,7 +9,7 @@ from torch.autograd.profiler_util import DeviceType, FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import torch_xla
-from torch_xla._engine.diagnostics.profiles.host_event_times import Run, add_device_times
+from torch_xla._engine.diagnostics.profiles.host_event_times import StartedProgram, add_device_times
 from torch_xla._engine.diagnostics.profiles.profile_programs import Origin
 from torch_xla._engine.step.pending_graph import graph_of
 
@@ -28,11 +28,11 @@ def of_device(name: str, start: float, microseconds: float, line: int | None) ->
     return made, Origin(name, None if line is None else ("train.py", line, "step"), "fusion")
 
 
-def run_of(values: list[torch.Tensor], lines: list[int], microseconds: float) -> Run:
-    """Return a run of what is pending for `values`, whose operations `lines` have recorded."""
+def run_of(values: list[torch.Tensor], lines: list[int], microseconds: float) -> StartedProgram:
+    """Return a run of the operations pending for `values`; `lines` have recorded them."""
     graph = graph_of(values).graph
     assert len(graph.operations) == len(lines)
-    return Run(graph, [("train.py", line, "step") for line in lines], microseconds * 1000)
+    return StartedProgram(graph, [("train.py", line, "step") for line in lines], microseconds * 1000)
 
 
 def ones() -> torch.Tensor:

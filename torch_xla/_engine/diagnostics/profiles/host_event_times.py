@@ -1,4 +1,4 @@
-"""Give the events of the host the time that the device took for them: operators, and the ranges around them.
+"""Give operators of the host, and the ranges around them, the time that the device took for them.
 
 PyTorch's profiler knows this by numbers that a launch of a kernel carries. Here a program computes many operators at
 once, and fuses some of them. So operators are told apart by their names, their lines and their order: operators of one
@@ -20,12 +20,12 @@ from ...ir.graph_text import name_of
 from ...metrics.user_lines import Line
 from .profile_programs import Origin
 
-# The host's event of a function that `torch.compile` compiled, by how the operator is named that stands for it.
+# The host's event that calls a graph of `torch.compile`, by the first words of the graph's name as an operator.
 _COMPILED = {"compiled::forward": "CompiledFunction", "compiled::backward": "CompiledFunctionBackward"}
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StartedProgram:
     """A program that was started while a profile was taken."""
 
     graph: Graph
@@ -41,12 +41,15 @@ class _Place(NamedTuple):
 
 
 def add_device_times(
-    host: Sequence[FunctionEvent], device: Sequence[tuple[FunctionEvent, Origin]], runs: Iterable[Run], begin: float
+    host: Sequence[FunctionEvent],
+    device: Sequence[tuple[FunctionEvent, Origin]],
+    runs: Iterable[StartedProgram],
+    begin: float,
 ) -> None:
     """Give each of `device` to the event of `host` that recorded it, as a kernel of it.
 
     `host` are events of PyTorch's profiler, with times in microseconds since `begin`; `device` are such events with
-    their origins. What has no event of its own, such as an operator of a replay, counts for the innermost event around
+    their origins. An operation that no event recorded, such as one of a replay, counts for the innermost event around
     the start of its program; if there is none, for no event.
     """
     ordered = sorted(runs, key=lambda run: run.time)
@@ -75,7 +78,7 @@ def add_device_times(
 
 
 def _by_name(host: Iterable[FunctionEvent]) -> Mapping[str, list[FunctionEvent]]:
-    """Return the events of each name, without the underscore of what works in place, in the order of their starts."""
+    """Return the events of each name in the order of their starts; names lose the underscore of in-place operators."""
     found: defaultdict[str, list[FunctionEvent]] = defaultdict(list)
     for event in host:
         if event.device_type == private.DeviceType.CPU and not event.is_async:
@@ -86,7 +89,7 @@ def _by_name(host: Iterable[FunctionEvent]) -> Mapping[str, list[FunctionEvent]]
 
 
 def _recorded_by(
-    run: Run, named: Mapping[str, Sequence[FunctionEvent]], begin: float, end: float
+    run: StartedProgram, named: Mapping[str, Sequence[FunctionEvent]], begin: float, end: float
 ) -> Iterable[tuple[_Place, FunctionEvent | None]]:
     """Yield the operators of a run, each with the host's event between two times that recorded it, if any."""
     names = [*map(name_of, run.graph.operations)]

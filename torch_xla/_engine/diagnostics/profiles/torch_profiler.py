@@ -25,7 +25,7 @@ from ...metrics import events
 from ...metrics.user_lines import text
 from ...step.named_scopes import Passing, close_scope, open_scope
 from ...tensor import device as devices
-from .host_event_times import Run, add_device_times
+from .host_event_times import StartedProgram, add_device_times
 from .operator_times import AROUND_OTHERS, UNKNOWN, program_of, without_deprecation
 from .profile_programs import Origin, origins
 
@@ -60,17 +60,17 @@ class DeviceEvent:
 
 @dataclass(slots=True)
 class _Recording:
-    """What belongs to one run of PyTorch's profiler."""
+    """The state of one run of PyTorch's profiler."""
 
     folder: Any
     handles: list[Any]
     operations: tuple[DeviceEvent, ...] = ()  # that the device ran
-    runs: list[Run] = field(default_factory=list)
+    runs: list[StartedProgram] = field(default_factory=list)
 
     def note(self, execution: events.Execution) -> None:
         """Keep what a program that was just started computes."""
         program, began = execution.program, time.time_ns() - execution.seconds * 1e9
-        self.runs.append(Run(program.graph, program.origins.lines, began))
+        self.runs.append(StartedProgram(program.graph, program.origins.lines, began))
 
 
 def install() -> None:
