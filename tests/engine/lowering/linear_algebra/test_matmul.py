@@ -1,5 +1,7 @@
 """Matrix products, compared with PyTorch on the CPU."""
 
+import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +17,9 @@ from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from tests.support.topologies import needs_tpu_compiler
 from tests.support.ways_to_run import WAYS, made_to_run
 from torch_xla._engine.lowering.linear_algebra import matmul
+from torch_xla._engine.lowering.machinery.replica_axis import lowering_for
+from torch_xla._engine.runtime import abstract_devices, device_assignment
+from torch_xla._engine.runtime.platform import local_devices
 
 aten = torch.ops.aten
 NARROW = [torch.bfloat16, torch.float16]
@@ -459,6 +464,23 @@ def test_products_of_64_bit_integers_on_a_tpu() -> None:
     check_rule(aten.bmm.default, left, right)
     check_rule(aten.mv.default, left[0], right[0, :, 0])
     check_rule(aten.dot.default, left[0, 0], right[0, :, 0])
+
+
+@pytest.mark.parametrize(("platform", "is_spread", "sent"), [
+    ("tpu", True, jnp.bfloat16), ("gpu", True, jnp.bfloat16), ("cpu", True, jnp.float32), ("tpu", False, jnp.float32),
+])  # fmt: skip
+def test_devices_send_parts_of_a_narrow_layer_in_its_dtype(platform: str, is_spread: bool, sent: Any) -> None:
+    """PyTorch's tensor parallelism does so; where one device computes alone, a sum is rounded once."""
+    devices = abstract_devices.virtual_devices(4)
+    target = device_assignment.of_mesh(devices) if is_spread else device_assignment.of_device(local_devices()[0])
+    x, weight, bias = (jnp.ones(size, jnp.bfloat16) for size in ((2, 3, 4), (5, 4), (5,)))
+    with lowering_for(dataclasses.replace(target, platform=platform)):
+        # Each is a function of its own: JAX would give the program of an earlier target for the same one.
+        alone, with_bias = (jax.make_jaxpr(partial(matmul.linear))(x, weight, *more) for more in ((), (bias,)))
+    for program in (alone, with_bias):
+        (product,) = (each for each in program.eqns if each.primitive.name == "dot_general")
+        assert product.outvars[0].aval.dtype == sent
+    assert alone.out_avals[0].dtype == sent and with_bias.out_avals[0].dtype == jnp.float32
 
 
 @needs_tpu_compiler

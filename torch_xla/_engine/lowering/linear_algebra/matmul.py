@@ -185,6 +185,12 @@ def summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 @lowers(aten.linear.default)
 def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     dims = (input.ndim - 1,), (weight.ndim - 1,)
+    target, is_narrow = spread_target(), accumulation_dtype(input.dtype) != input.dtype
+    if is_narrow and target is not None and not target.is_host:
+        # Where devices divide the features, each sends its part of the sum: in the narrow dtype, half of the bytes, as
+        # PyTorch's tensor parallelism and JAX do.
+        products = lax.dot_general(input, weight, (dims, ((), ())), preferred_element_type=input.dtype)
+        return products if bias is None else widened(products) + widened(bias)
     if bias is None:
         return _of_matrices(input, weight, dims)
     term = _one_term(input, weight, dims)
