@@ -46,6 +46,14 @@ def test_without_another_accelerator_there_is_none(monkeypatch: pytest.MonkeyPat
             ask()
 
 
+def test_to_choose_a_device_is_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_accelerator, "native", lambda: None)
+    assert not torch.accelerator.is_available()
+    torch.accelerator.set_device_index(0)
+    assert torch.accelerator.current_accelerator() == torch.device("xla")
+    assert torch.accelerator.current_device_index() == 0
+
+
 def test_another_accelerator_answers_for_itself(native: Native) -> None:
     assert torch.accelerator.current_accelerator() == torch._C._get_accelerator() == torch.device("cuda")
     torch.accelerator.synchronize(0)

@@ -21,11 +21,16 @@ from ...tensor import device as devices
 from ...tensor.device_names import index_in_use
 from .memory import MEMBERS as MEMORY
 
+_NONE_IN_USE = (
+    "Cannot access accelerator device when none is available. This process has not used `xla` yet: set the environment "
+    "variable PJRT_DEVICE (to CPU, for example), call torch.accelerator.set_device_index, or make a tensor on it first."
+)
+
 
 def is_ours() -> bool:
     """Return whether the accelerator of this process is `xla`.
 
-    It is as soon as a client runs, a device was asked for or a tensor made on it; from the import on where
+    It is as soon as a client runs, a device was chosen or asked for, or a tensor made on it; from the import on where
     `PJRT_DEVICE` is set, or the machine has an accelerator that this build of PyTorch has no device for.
     """
     if devices.existing_devices() or platform.is_started() or config.pjrt_device():
@@ -76,11 +81,11 @@ def answer() -> None:
 def _answered_by_the_accelerator(ours: Callable[..., object], theirs: Callable[..., object]) -> Callable[..., Any]:
     @private.never_traced
     def asked(*args: object) -> Any:
-        if is_ours():
-            return ours(*args)
         name = native()
+        if is_ours() or (name is None and ours in _USES):
+            return ours(*args)
         if name is None:
-            raise RuntimeError("Cannot access accelerator device when none is available.")
+            raise RuntimeError(_NONE_IN_USE)
         return theirs(torch.get_device_module(name), *args)
 
     return asked
@@ -137,9 +142,11 @@ def _supported_elsewhere(module: object, index: int) -> dict[str, object]:
     return {"supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}}
 
 
+# A program that calls one uses the device, where the process has no other accelerator.
+_USES = (devices.set_current_index,)
+
 # The functions behind `torch.accelerator`, by their name in PyTorch's library: the answer of `xla`, and that of a
-# device
-# module of PyTorch.
+# device module of PyTorch.
 _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "getDeviceIndex": (devices.current_index, lambda module: module.current_device()),
     "setDeviceIndex": (devices.set_current_index, lambda module, index: module.set_device(index)),
