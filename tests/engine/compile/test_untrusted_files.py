@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(disk_cache, "WORTH_KEEPING_SECONDS", 0.0)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
     cache_folder._warned.clear()
+    torch_xla.sync()  # a read would also run what an earlier test has left, in a program of its own
     clear_schedules()
     yield tmp_path / "cache"
     clear_schedules()

@@ -43,6 +43,7 @@ def topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(device_assignment, "is_compile_only", lambda device: device in virtual)
     monkeypatch.setattr(disk_cache, "WORTH_KEEPING_SECONDS", 0.0)
     xr.initialize_cache(str(tmp_path / "planned"))
+    torch_xla.sync()  # a read would also run what an earlier test has left, in a program of its own
     clear_schedules()
     yield "v5e:1x1"
     clear_schedules()

@@ -40,6 +40,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     found = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", found)
     cache_folder._warned.clear()
+    torch_xla.sync()  # a read would also run what an earlier test has left, in a program of its own
     clear_schedules()
     yield found
     clear_schedules()
