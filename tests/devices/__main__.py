@@ -18,14 +18,14 @@ import torch
 from tests.devices.parts import PARTS, Case, operators
 from torch_xla import debug
 
-# The topologies for one and for four devices.
+# The topologies, by the number of devices.
 TARGETS = {
-    "v4": ("v4:1x1x1", "v4:2x2x1"),
-    "v5e": ("v5e:1x1", "v5e:2x2"),
-    "v5p": ("v5p:1x1x1", "v5p:2x2x1"),
-    "v6e": ("v6e:1x1", "v6e:2x2"),
-    "a100": ("a100:1", "a100:4"),
-    "h100": ("h100:1", "h100:4"),
+    "v4": {1: "v4:1x1x1", 4: "v4:2x2x1", 16: "v4:2x2x4"},
+    "v5e": {1: "v5e:1x1", 4: "v5e:2x2", 16: "v5e:4x4"},
+    "v5p": {1: "v5p:1x1x1", 4: "v5p:2x2x1", 16: "v5p:2x2x4"},
+    "v6e": {1: "v6e:1x1", 4: "v6e:2x2", 16: "v6e:4x4"},
+    "a100": {1: "a100:1", 4: "a100:4", 16: "a100:16"},
+    "h100": {1: "h100:1", 4: "h100:4", 16: "h100:16"},
 }
 USUAL = ("models", "kernels", "collectives")
 # Kernels of a TPU are no kernels of a GPU.
@@ -34,7 +34,7 @@ TPU_ONLY = {"kernels"}
 
 def compiled(case: Case, target: str) -> str:
     """Return "" if the case compiles for a target and its plan is as it must be, else why not."""
-    topology = TARGETS[target][case.devices > 1]
+    topology = TARGETS[target][case.devices]
     try:
         case.check(debug.plan(case.step, topology=topology, steps=case.steps))
     except Exception as error:  # a compiler may raise anything

@@ -4,15 +4,29 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 import torch_xla.distributed.spmd as xs
+from benchmarks.models import Bert, Gpt2, Llama, ResNet
+from tests.devices.networks import Images, Mixture, StateSpace, UNet
 from torch_xla.debug import StepPlan
-from torch_xla.experimental.custom_kernel import flash_attention, gmm
+from torch_xla.experimental.custom_kernel import (
+    flash_attention,
+    gmm,
+    gmm_backward,
+    multi_queries_paged_attention,
+    paged_attention,
+    quantized_matmul_int8,
+    ragged_paged_attention,
+)
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
 
 @dataclass(frozen=True)
@@ -53,39 +67,6 @@ def _refused(error: Exception) -> None:
     raise error
 
 
-class Transformer(nn.Module):
-    """A small GPT: attention and a network of two layers, in each block."""
-
-    def __init__(self, size: int = 128, blocks: int = 2) -> None:
-        super().__init__()
-        self.words = nn.Embedding(512, size)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(size, 4, 4 * size, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(blocks)
-        )
-        self.head = nn.Linear(size, 512)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.words(x)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.head(hidden)
-
-
-class Images(nn.Module):
-    """A small network of convolutions with normalisation and a shortcut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
-        self.second = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        return self.head((x + self.second(x)).mean((2, 3)))
-
-
 def training(model: nn.Module, inputs: Callable[[], torch.Tensor]) -> Callable[[], None]:
     """Return a step of AdamW on a model."""
     optimizer = torch.optim.AdamW(model.parameters())
@@ -116,59 +97,135 @@ def _trains(plan: StepPlan) -> None:
     assert program.work.all_flops > 0, "it multiplies nothing"
 
 
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "GPT-2": lambda: Gpt2(0.1, 2, 128, 2, 512, 64),
+    "Llama": lambda: Llama(2, 128, 4, 2, 256, 512, 64),
+    "BERT": lambda: Bert(0.1, 2, 128, 512, 64),
+    "Mixtral": Mixture,
+    "Mamba": StateSpace,
+    "convolutions": Images,
+    "UNet": UNet,
+    "ResNet": ResNet,
+}
+_OF_IMAGES = ("convolutions", "UNet", "ResNet")
+
+
 def models() -> Iterator[Case]:
-    """Small models as training steps, in float32 and bfloat16."""
-    for dtype in (torch.float32, torch.bfloat16):
-        short = str(dtype).removeprefix("torch.")
-        with torch.device("xla"):
-            text, images = Transformer().to(dtype), Images().to(dtype)
-        words = torch.zeros(4, 128, dtype=torch.int64, device="xla")
-        pixels = torch.zeros(4, 3, 32, 32, dtype=dtype, device="xla")
-        yield Case(f"transformer {short}", training(text, lambda x=words: x), _trains, steps=2)
-        yield Case(f"convolutions {short}", training(images, lambda x=pixels: x), _trains, steps=2)
+    """Small models as training steps, in float32 and bfloat16, recorded and compiled."""
+    for dtype, way in product((torch.float32, torch.bfloat16), ("recorded", "openxla")):
+        for name, make in NETWORKS.items():
+            with torch.device("xla"):
+                model = make().to(dtype)
+            given = (
+                torch.zeros(2, 3, 32, 32, dtype=dtype) if name in _OF_IMAGES else torch.zeros(2, 64, dtype=torch.int64)
+            )
+            inputs = given.to("xla")
+            called: Any = torch.compile(model, backend="openxla") if way == "openxla" else model
+            yield Case(f"{name} {dtype} {way}", training(called, lambda x=inputs: x), _trains, steps=2)
+
+
+def _zeros(*size: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(size, dtype=dtype, device="xla")
+
+
+def _ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device="xla")
 
 
 def kernels() -> Iterator[Case]:
-    """Wrappers of Pallas kernels, forward and backward, in bfloat16."""
-    shape = (1, 2, 512, 128)
+    """Wrappers of Pallas kernels in bfloat16: attention and grouped products with gradients, pages, int8."""
 
-    def attention() -> None:
-        q, k, v = (torch.zeros(shape, dtype=torch.bfloat16, device="xla", requires_grad=True) for _ in range(3))
-        flash_attention(q, k, v, causal=True).float().sum().backward()
+    def with_gradients(attend: Callable[..., torch.Tensor]) -> Callable[[], None]:
+        def step() -> None:
+            q, k, v = (_zeros(1, 2, 512, 128).requires_grad_() for _ in range(3))
+            attend(q, k, v).float().sum().backward()
+
+        return step
 
     def grouped() -> torch.Tensor:
-        left = torch.zeros(512, 128, dtype=torch.bfloat16, device="xla")
-        right = torch.zeros(4, 128, 256, dtype=torch.bfloat16, device="xla")
-        return gmm(left, right, torch.full((4,), 128, dtype=torch.int32, device="xla"))
+        return gmm(_zeros(512, 128), _zeros(4, 128, 256), _ints(128, 128, 128, 128))
 
-    yield Case("flash_attention", attention)
+    def grouped_gradients() -> tuple[torch.Tensor, torch.Tensor]:
+        return gmm_backward(_zeros(512, 256), _zeros(512, 128), _zeros(4, 128, 256), _ints(128, 128, 128, 128))
+
+    pages, places = (2, 8, 16, 128), (2, 4)  # of 2 key heads 8 pages of 16 keys; 4 pages for each of 2 sequences
+
+    def paged() -> torch.Tensor:
+        indices = _zeros(*places, dtype=torch.int32)
+        return paged_attention(_zeros(2, 4, 128), _zeros(*pages), _zeros(*pages), _ints(40, 64), indices, 2)
+
+    def several_queries() -> torch.Tensor:
+        indices, lengths = _zeros(*places, dtype=torch.int32), _ints(40, 64)
+        queries = _zeros(2, 16, 4, 128)
+        return multi_queries_paged_attention(
+            queries, _zeros(*pages), _zeros(*pages), lengths, indices, _ints(16, 16), 2, 8
+        )
+
+    def ragged() -> torch.Tensor:
+        indices = _zeros(*places, dtype=torch.int32)
+        return ragged_paged_attention(
+            _zeros(32, 4, 128), _zeros(8, 16, 4, 128), _ints(40, 64), indices, _ints(0, 12, 32), _ints(2)
+        )
+
+    def narrow_weights() -> torch.Tensor:
+        weight = _zeros(512, 256, dtype=torch.int8)
+        return quantized_matmul_int8(_zeros(64, 256), weight, _zeros(512), quantize_activation=True)
+
+    yield Case("flash_attention", with_gradients(partial(flash_attention, causal=True)))
+    yield Case("scaled_dot_product_attention", with_gradients(partial(scaled_dot_product_attention, is_causal=True)))
+    yield Case("flex_attention", with_gradients(torch.compile(flex_attention, backend="openxla")))
     yield Case("gmm", grouped)
+    yield Case("gmm_backward", grouped_gradients)
+    yield Case("paged_attention", paged)
+    yield Case("multi_queries_paged_attention", several_queries)
+    yield Case("ragged_paged_attention", ragged)
+    yield Case("quantized_matmul_int8", narrow_weights)
+
+
+def _has(*kinds: str) -> Callable[[StepPlan], None]:
+    def check(plan: StepPlan) -> None:
+        found = {each.kind for program in plan.programs for each in program.work.collectives}
+        assert found & set(kinds), f"none of {', '.join(kinds)} among {', '.join(found) or 'no collectives'}"
+
+    return check
 
 
 def collectives() -> Iterator[Case]:
-    """Layouts over four devices, with the collectives that they need."""
+    """Layouts over 4 and 16 devices, with the collectives that they need."""
     size = 256
+    gathers = _has("all-gather", "collective-permute")
 
-    def step(weight: tuple[Any, ...], rows: tuple[Any, ...]) -> torch.Tensor:
-        mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
-        layer = nn.Linear(size, size).to("xla")
+    def mesh(devices: int) -> xs.Mesh:
+        return xs.Mesh(np.arange(devices), (2, devices // 2), ("data", "model"))
+
+    def layer(devices: int, weight: tuple[Any, ...], rows: tuple[Any, ...]) -> torch.Tensor:
+        made, x = nn.Linear(size, size).to("xla"), torch.randn(64, size).to("xla")
+        xs.mark_sharding(made.weight, mesh(devices), weight)
+        xs.mark_sharding(x, mesh(devices), rows)
+        made(x).square().mean().backward()
+        return made.weight.grad
+
+    def wrapped(devices: int) -> list[torch.Tensor]:
+        along = xs.Mesh(np.arange(devices), (devices, 1), ("fsdp", "model"))
+        network = nn.Sequential(nn.Linear(size, size), nn.GELU(), nn.Linear(size, size)).to("xla")
+        divided = SpmdFullyShardedDataParallel(network, along)
+        optimizer = torch.optim.AdamW(divided.parameters())
         x = torch.randn(64, size).to("xla")
-        xs.mark_sharding(layer.weight, mesh, weight)
-        xs.mark_sharding(x, mesh, rows)
-        layer(x).square().mean().backward()
-        return layer.weight.grad
+        xs.mark_sharding(x, along, ("fsdp", None))
+        divided(x).square().mean().backward()
+        optimizer.step()
+        return [*divided.parameters()]
 
-    def has(*kinds: str) -> Callable[[StepPlan], None]:
-        def check(plan: StepPlan) -> None:
-            found = {each.kind for program in plan.programs for each in program.work.collectives}
-            assert found & set(kinds), f"none of {', '.join(kinds)} among {', '.join(found) or 'no collectives'}"
-
-        return check
-
-    yield Case("data parallel", lambda: step((None, None), ("data", None)), has("all-reduce"), devices=4)
-    yield Case("tensor parallel", lambda: step((None, "model"), (None, "model")), has("all-reduce"), devices=4)
-    gathers = has("all-gather", "collective-permute")
-    yield Case("fully sharded", lambda: step((("data", "model"), None), (("data", "model"), None)), gathers, devices=4)
+    for devices in (4, 16):
+        over = partial(layer, devices)
+        rows, both = ("data", None), (("data", "model"), None)
+        yield Case(f"data parallel x {devices}", partial(over, (None, None), rows), _has("all-reduce"), devices=devices)
+        features = (None, "model")
+        yield Case(
+            f"tensor parallel x {devices}", partial(over, features, features), _has("all-reduce"), devices=devices
+        )
+        yield Case(f"fully sharded x {devices}", partial(over, both, both), gathers, devices=devices)
+        yield Case(f"FSDPv2 x {devices}", partial(wrapped, devices), gathers, devices=devices)
 
 
 PARTS: dict[str, Callable[[], Iterator[Case]]] = {
