@@ -55,3 +55,22 @@ def test_a_container_may_take_what_files_hold_and_no_swap(monkeypatch: pytest.Mo
     monkeypatch.setattr(device_memory, "_LIMITS", ((tmp_path, "max", "used"),))
     assert device_memory.available() == 1_000_000 - 900_000 + 300_000
     assert device_memory.swappable() == 0 and device_memory.host_memory() == 1_000_000
+
+
+def test_an_array_that_a_thread_gives_away_meanwhile_is_still_counted() -> None:
+    class Leaving:
+        """An array that is deleted right after the question whether it is."""
+
+        def __init__(self) -> None:
+            self.array = jax.numpy.ones(4, "float32")
+
+        def is_deleted(self) -> bool:
+            was_deleted = self.array.is_deleted()
+            self.array.delete()
+            return was_deleted
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.array, name)
+
+    (device,) = jax.numpy.ones(1).devices()
+    assert device_memory._bytes_on(Leaving(), device) == 16  # type: ignore[arg-type]

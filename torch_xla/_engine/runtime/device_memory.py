@@ -99,7 +99,8 @@ def living_on(device: jax.Device) -> Iterator[tuple[jax.Array, int]]:
 
 
 def _bytes_on(array: jax.Array, device: jax.Device) -> int:
-    if array.is_deleted() or device not in array.devices():
+    # Another thread may give the array away meanwhile: its sharding stays, while `array.devices()` would raise.
+    if array.is_deleted() or device not in array.sharding.device_set:
         return 0
     # JAX makes the shards of an array in a millisecond, while its program runs, and keeps them.
     return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
