@@ -78,6 +78,15 @@ def test_what_nobody_called_counts_for_the_event_around_the_start() -> None:
     assert given(host) == {"inner": [4, 2]}
 
 
+def test_the_event_around_a_start_may_have_others_inside_that_have_ended() -> None:
+    x = ones()
+    runs = [run_of([x.sin()], [1], time) for time in (12, 25, 60)]
+    host = [event("outer", 0, 50), event("inner", 10, 20), event("last", 55, 58)]
+    device = [of_device("aten::sin", 13, 1, 1), of_device("aten::sin", 26, 2, 1), of_device("aten::sin", 61, 4, 1)]
+    add_device_times(host, device, runs, 0)
+    assert given(host) == {"outer": [2], "inner": [1]}
+
+
 def test_an_operator_of_another_line_than_its_program_is_found_by_its_name() -> None:
     """An executable that equal stages share has the lines of the first."""
     x = ones()

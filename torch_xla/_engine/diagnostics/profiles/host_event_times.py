@@ -7,7 +7,7 @@ as one of `record_function`, has the time of all the operators inside it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -54,7 +54,7 @@ def add_device_times(
     """
     ordered = sorted(runs, key=lambda run: run.time)
     starts = [(run.time - begin) / 1000 for run in ordered]
-    arounds = [_innermost(host, start) for start in starts]
+    arounds = _innermost(host, starts)
     named = _by_name(host)
     recorded: defaultdict[_Place, list[FunctionEvent | None]] = defaultdict(list)
     of_name: defaultdict[str, list[FunctionEvent | None]] = defaultdict(list)
@@ -80,9 +80,8 @@ def add_device_times(
 def _by_name(host: Iterable[FunctionEvent]) -> Mapping[str, list[FunctionEvent]]:
     """Return the events of each name in the order of their starts; names lose the underscore of in-place operators."""
     found: defaultdict[str, list[FunctionEvent]] = defaultdict(list)
-    for event in host:
-        if event.device_type == private.DeviceType.CPU and not event.is_async:
-            found[event.name.rstrip("_")].append(event)
+    for event in filter(_is_of_the_host, host):
+        found[event.name.rstrip("_")].append(event)
     for events in found.values():
         events.sort(key=_start)
     return found
@@ -93,30 +92,36 @@ def _recorded_by(
 ) -> Iterable[tuple[_Place, FunctionEvent | None]]:
     """Yield the operators of a run, each with the host's event between two times that recorded it, if any."""
     names = [*map(name_of, run.graph.operations)]
-    counts: defaultdict[str, int] = defaultdict(int)
+    totals, counts = Counter(names), Counter[str]()
     events: dict[str, Sequence[FunctionEvent]] = {}
-    for name in set(names):
+    for name in totals:
         of_name = named.get(_COMPILED.get(name.partition("_")[0], name.rstrip("_")), ())
         first, last = (bisect_left(of_name, time, key=_start) for time in (begin, end))
         events[name] = of_name[first:last]
     for index, name in enumerate(names):
         line = run.lines[index] if run.lines else None
         known = events[name]
-        event = known[counts[name] * len(known) // names.count(name)] if known else None
+        event = known[counts[name] * len(known) // totals[name]] if known else None
         counts[name] += 1
         yield _Place(name, line and line[:2]), event
 
 
-def _innermost(host: Iterable[FunctionEvent], time: float) -> FunctionEvent | None:
-    """Return the event that began last of those of the host that contain a time, or `None`."""
-    around = [
-        event
-        for event in host
-        if event.device_type == private.DeviceType.CPU
-        and not event.is_async
-        and event.time_range.start <= time < event.time_range.end
-    ]
-    return max(around, key=_start, default=None)
+def _innermost(host: Iterable[FunctionEvent], times: Sequence[float]) -> list[FunctionEvent | None]:
+    """Return for each time, in ascending order, the event of the host that began last of those that contain it."""
+    waiting = deque(sorted(filter(_is_of_the_host, host), key=_start))
+    begun: list[FunctionEvent] = []
+    found: list[FunctionEvent | None] = []
+    for time in times:
+        while waiting and _start(waiting[0]) <= time:
+            begun.append(waiting.popleft())
+        while begun and begun[-1].time_range.end <= time:
+            begun.pop()
+        found.append(begun[-1] if begun else None)
+    return found
+
+
+def _is_of_the_host(event: FunctionEvent) -> bool:
+    return event.device_type == private.DeviceType.CPU and not event.is_async
 
 
 def _start(event: FunctionEvent) -> float:

@@ -73,6 +73,11 @@ class _Recording:
         self.runs.append(StartedProgram(program.graph, program.origins.lines, began))
 
 
+def _recording_of(profile: object) -> _Recording | None:
+    found: _Recording | None = getattr(profile, "_torch_xla", None)
+    return found
+
+
 def install() -> None:
     """Let PyTorch's profiler ask for the events of the device."""
     patch_list.profiler["config"].wrap(_with_kineto)
@@ -138,7 +143,7 @@ def _name_modules() -> list[object]:
 def _ending(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def leave(profile: object, *error: object) -> object:
-        recording: _Recording | None = getattr(profile, "_torch_xla", None)
+        recording = _recording_of(profile)
         try:
             return original(profile, *error)  # which waits for the device first
         finally:
@@ -193,7 +198,7 @@ def _with_device_events(original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
     def parse(profile: Any, result: Any, *args: object, **kwargs: object) -> object:
         found = original(profile, result, *args, **kwargs)
-        recording: _Recording | None = getattr(profile, "_torch_xla", None)
+        recording = _recording_of(profile)
         if recording is None:
             return found
         begin, index = result.trace_start_ns(), devices.current_index()
@@ -238,7 +243,7 @@ def _with_device_lanes(original: Callable[..., object]) -> Callable[..., object]
     @functools.wraps(original)
     def export(profile: object, path: str, *args: object, **kwargs: object) -> Any:
         done = original(profile, path, *args, **kwargs)
-        recording: _Recording | None = getattr(profile, "_torch_xla", None)
+        recording = _recording_of(profile)
         found = () if recording is None else _operations_of(recording)
         if found:
             file = Path(path)
