@@ -107,3 +107,12 @@ def test_a_refused_step_runs_where_nobody_asks_for_memory(monkeypatch: pytest.Mo
             torch_xla.sync()
     monkeypatch.setenv("XLA_CHECK_MEMORY", "0")
     assert total.tolist() == [1.5 * 2**20 + 2] * 3 and kept.tolist() == [2] * 3
+
+
+def test_what_was_dropped_is_not_computed_by_the_program_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oversized_values, "host_memory", lambda: 1_000_000)
+    kept = ones(3).add_(1)
+    for way in (recorded, by_openxla):
+        assert "aten::sum" in refusal_of(way(lambda: torch.full((3 << 20,), 0.5, device="xla").sum()))
+        torch_xla.sync()
+    assert kept.tolist() == [2] * 3

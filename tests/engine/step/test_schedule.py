@@ -48,11 +48,12 @@ def dropped() -> None:
     device.tape = device.new_tape()
 
 
-def held_at_end(x: torch.Tensor, *which: int) -> Schedule:
+def held_at_end(x: torch.Tensor, *which: int, runs: bool = True) -> Schedule:
     made = three(x)
     kept = [made[index] for index in which]
     del made
     result = found()
+    result.has_run = runs
     dropped()
     del kept
     return result
@@ -69,6 +70,14 @@ def test_a_program_that_computes_more_than_is_held_serves_too() -> None:
     x = torch.ones(3).to("xla")
     most = held_at_end(x, 0, 1, 2)
     assert held_at_end(x, 1) is most and len(schedule._schedules) == 1
+
+
+def test_one_that_did_not_run_serves_only_what_it_was_made_for() -> None:
+    x = torch.ones(3).to("xla")
+    refused = held_at_end(x, 0, 1, 2, runs=False)
+    less = held_at_end(x, 1)
+    assert less is not refused and len(less.cut.outputs) == 1
+    assert held_at_end(x, 0, 1, 2, runs=False) is refused
 
 
 def test_the_third_difference_makes_one_that_fits_all() -> None:

@@ -85,12 +85,14 @@ def find(
             return schedule
     if roots is None and common is None:
         # The garbage collector decides when a cycle of references lets go of a value. A program that computes a few
-        # values too many is better than another program; from the third difference on we make one that fits all.
-        for schedule in known:
+        # values too many is better than another program; from the third difference on we make one that fits all. One
+        # that was refused or failed does not count: what asked for too much is not held any more.
+        sound = [each for each in known if each.has_run or (each.program is compiled and compiled is not None)]
+        for schedule in sound:
             if schedule.serves(live):
                 return schedule
-        if len(known) > 1:
-            for schedule in known:
+        if len(sound) > 1:
+            for schedule in sound:
                 live = bytes(map(max, live, schedule.live))
     schedule = _schedule(device, tape, seen, live, roots)
     schedule.liveness = common

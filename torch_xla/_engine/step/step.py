@@ -55,6 +55,7 @@ class Schedule:
     rooms: tuple[Spec | None, ...] = ()  # of the same: the capacity of each output whose size grows
     runs_all: bool = False  # reads run all until the step ends: each would leave more (`partition.grows`)
     liveness: Liveness | None = None  # of its tape, if several processes evaluate that together
+    has_run: bool = False  # and did not fail the last time
 
     def serves(self, live: bytes) -> bool:
         """Return whether it computes all that is `live` and gives nothing of it away."""

@@ -274,9 +274,13 @@ def _run(
             run_step(step, ready)
     except Changed:
         return None
+    except Exception:
+        schedule.has_run = False
+        raise
     finally:
         for recorded in meanwhile:
             record_behind(device.tape, recorded, device)
+    schedule.has_run = True
     live_counters.values.value += schedule.made + recorded_again
     device.last_schedule = schedule
     return inspected
