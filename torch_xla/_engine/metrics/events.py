@@ -70,6 +70,8 @@ class Execution(NamedTuple):
     frames: tuple[Line, ...]
     start: float
     seconds: float  # of the host, compiling not included
+    # The scopes that each operation of the graph was recorded in, outermost first; empty if there are none.
+    scopes: Sequence[tuple[str, ...]] = ()
 
 
 class Evaluation(NamedTuple):

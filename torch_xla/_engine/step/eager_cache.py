@@ -18,6 +18,7 @@ from ..metrics.observers import observers
 from ..tensor import live_counters
 from ..tensor.device import Device
 from . import executor, in_flight, liveness
+from .named_scopes import open_scopes
 from .schedule import shortcuts
 from .step import Schedule, Step
 
@@ -124,6 +125,8 @@ def run(
         undo,
         schedule.counts,
     )
+    if events.closely:
+        step.scopes = [open_scopes()] * len(program.graph.operations)
     executor.run(step)
     _graph_size.add(len(program.graph.operations))
     live_counters.values.value += len(made)

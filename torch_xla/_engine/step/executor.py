@@ -148,7 +148,7 @@ def _start(step: Step, buffers: list[jax.Array], keys: np.ndarray | None, ready:
     if len(flight.reports) > MOST_REPORTS:
         raise_failed(flight)
     if events.closely:
-        _tell_run(program, numbers, step.cause, start)
+        _tell_run(step, start)
 
 
 def _enter(step: Step, runs_again: bool) -> tuple[Flight, list[jax.Array]]:
@@ -222,10 +222,11 @@ def _look_for_room(
     program.fits = True
 
 
-def _tell_run(program: Program, numbers: Sequence[float | int], cause: Cause, start: int) -> None:
+def _tell_run(step: Step, start: int) -> None:
     seconds = (time.perf_counter_ns() - start) * 1e-9
     frames = user_lines.user_lines(events.depth)
-    events.emit(events.Execution(program, tuple(numbers), cause, frames, start * 1e-9, seconds))
+    run = step.program, tuple(step.numbers), step.cause, frames, start * 1e-9, seconds, step.scopes
+    events.emit(events.Execution(*run))
 
 
 def _reported(step: Step, flight: Flight, outputs: list[jax.Array]) -> Iterable[object]:

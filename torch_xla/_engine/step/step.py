@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..compile.program import Program
+from ..compile.source_metadata import Scope
 from ..ir.graph import Cut, Graph, Operation
 from ..ir.tape import ALL, Tape, Value
 from ..ir.value_spec import Spec
@@ -120,6 +121,7 @@ class Step:
     undo: Iterable[object] = ()  # takes back `before` when the run fails
     counts: Sequence[tuple[Counter, int]] = ()  # what the run adds to counters
     is_first: bool = False  # the program was compiled for this run: it is not counted as found
+    scopes: Sequence[Scope] = ()  # that its operations were recorded in this time; known to close listeners only
 
 
 def tape_after(schedule: Schedule | None, device: Device) -> Tape:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from .. import config, metrics
 from ..atomic import run_through
 from ..compile.program import Program
+from ..compile.source_metadata import scopes_at
 from ..ir.tape import Failed, Front, Tape, Value, refuse_running, set_line, set_tape
 from ..metrics import events, samples
 from ..metrics.events import Cause
@@ -268,6 +269,7 @@ def _run(
                 undo,
                 schedule.counts,
                 program is attempt.compiled,
+                scopes_at(part.positions, tape.scopes) if events.closely else (),
             )
             if Donor.exists:
                 refuse_taken(step.inputs)

@@ -9,8 +9,9 @@ from torch.autograd.profiler_util import DeviceType, FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import torch_xla
-from torch_xla._engine.diagnostics.profiles.host_event_times import StartedProgram, add_device_times
+from torch_xla._engine.diagnostics.profiles.host_event_times import add_device_times
 from torch_xla._engine.diagnostics.profiles.profile_programs import Origin
+from torch_xla._engine.diagnostics.profiles.started_programs import StartedProgram
 from torch_xla._engine.step.pending_graph import graph_of
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]

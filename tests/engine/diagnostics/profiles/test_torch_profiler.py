@@ -99,6 +99,39 @@ def test_modules_and_lines_are_in_the_trace(tmp_path: Path) -> None:
     assert "aten::linear" in {each["name"] for each in trace if each.get("cat") == "cpu_op"}
 
 
+def modules_of_kernels(taken: Any, file: Path) -> dict[str, set[str]]:
+    taken.export_chrome_trace(str(file))
+    found: dict[str, set[str]] = {}
+    for each in json.loads(file.read_text())["traceEvents"]:
+        if each.get("cat") == "kernel":
+            found.setdefault(each["name"], set()).add(each["args"]["modules"])
+    return found
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_modules_are_named_that_a_program_was_not_compiled_for(eager: bool, tmp_path: Path) -> None:
+    """A program from before the profile has no modules; an operator in eager mode is one program for all modules."""
+
+    class Scaled(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 2
+
+    model, x = torch.nn.Sequential(Block(), Scaled()).to("xla"), torch.randn(35, 96, device="xla")
+    with torch_xla.experimental.eager_mode_context(eager), torch.no_grad():
+        for _ in range(2):
+            model(x).tolist()
+        with profile(activities=BOTH, with_modules=True) as taken:
+            model(x).tolist()
+        found = modules_of_kernels(taken, tmp_path / "trace.json")
+        assert {"Sequential/Block/Linear", "Sequential/Scaled/Linear"} == found["aten::linear"]
+        if eager:
+            assert {"Sequential/Block", "Sequential/Scaled"} == found["aten::relu"]
+            assert found["aten::mul"] == {"Sequential/Scaled"}
+        with profile(activities=BOTH) as taken:  # nobody asks for modules any more
+            model(x).tolist()
+        assert modules_of_kernels(taken, tmp_path / "later.json")["aten::linear"] == {""}
+
+
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_schedule_profiles_some_steps_and_writes_what_is_packed(tmp_path: Path) -> None:
     step = trained()

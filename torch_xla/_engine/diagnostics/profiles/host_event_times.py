@@ -9,35 +9,15 @@ as one of `record_function`, has the time of all the operators inside it.
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch.autograd.profiler_util import FunctionEvent
 
 from ...compat.names import torch as private
-from ...ir.graph import Graph
-from ...ir.graph_text import name_of
-from ...metrics.user_lines import Line
 from .profile_programs import Origin
+from .started_programs import OperatorPlace, StartedProgram
 
 # The host's event that calls a graph of `torch.compile`, by the first words of the graph's name as an operator.
 _COMPILED = {"compiled::forward": "CompiledFunction", "compiled::backward": "CompiledFunctionBackward"}
-
-
-@dataclass(frozen=True, slots=True)
-class StartedProgram:
-    """A program that was started while a profile was taken."""
-
-    graph: Graph
-    lines: Sequence[Line | None]  # that recorded its operations; empty: not known
-    time: float  # when it was started: nanoseconds since the epoch
-
-
-class _Place(NamedTuple):
-    """An operator, and the file and number of the user's line that recorded it."""
-
-    operator: str
-    line: tuple[str, int] | None
 
 
 def add_device_times(
@@ -56,15 +36,15 @@ def add_device_times(
     starts = [(run.time - begin) / 1000 for run in ordered]
     arounds = _innermost(host, starts)
     named = _by_name(host)
-    recorded: defaultdict[_Place, list[FunctionEvent | None]] = defaultdict(list)
+    recorded: defaultdict[OperatorPlace, list[FunctionEvent | None]] = defaultdict(list)
     of_name: defaultdict[str, list[FunctionEvent | None]] = defaultdict(list)
     for run, since, start, around in zip(ordered, [0.0, *starts], starts, arounds, strict=False):
         for place, event in _recorded_by(run, named, since, start):
             recorded[place].append(event or around)
             of_name[place.operator].append(event or around)
-    ran: defaultdict[_Place, list[FunctionEvent]] = defaultdict(list)
+    ran: defaultdict[OperatorPlace, list[FunctionEvent]] = defaultdict(list)
     for event, origin in sorted(device, key=lambda pair: _start(pair[0])):
-        ran[_Place(event.name, origin.line and origin.line[:2])].append(event)
+        ran[OperatorPlace.at(event.name, origin.line)].append(event)
     for place, events in ran.items():
         owners = recorded.get(place) or of_name.get(place.operator)
         for index, event in enumerate(events):
@@ -89,21 +69,20 @@ def _by_name(host: Iterable[FunctionEvent]) -> Mapping[str, list[FunctionEvent]]
 
 def _recorded_by(
     run: StartedProgram, named: Mapping[str, Sequence[FunctionEvent]], begin: float, end: float
-) -> Iterable[tuple[_Place, FunctionEvent | None]]:
+) -> Iterable[tuple[OperatorPlace, FunctionEvent | None]]:
     """Yield the operators of a run, each with the host's event between two times that recorded it, if any."""
-    names = [*map(name_of, run.graph.operations)]
-    totals, counts = Counter(names), Counter[str]()
+    places = [*run.places()]
+    totals, counts = Counter([place.operator for place in places]), Counter[str]()
     events: dict[str, Sequence[FunctionEvent]] = {}
     for name in totals:
         of_name = named.get(_COMPILED.get(name.partition("_")[0], name.rstrip("_")), ())
         first, last = (bisect_left(of_name, time, key=_start) for time in (begin, end))
         events[name] = of_name[first:last]
-    for index, name in enumerate(names):
-        line = run.lines[index] if run.lines else None
-        known = events[name]
+    for place in places:
+        name, known = place.operator, events[place.operator]
         event = known[counts[name] * len(known) // totals[name]] if known else None
         counts[name] += 1
-        yield _Place(name, line and line[:2]), event
+        yield place, event
 
 
 def _innermost(host: Iterable[FunctionEvent], times: Sequence[float]) -> list[FunctionEvent | None]:

@@ -9,8 +9,8 @@ import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from ...metrics import events
 from ...metrics.user_lines import text
 from ...step.named_scopes import Passing, close_scope, open_scope
 from ...tensor import device as devices
-from .host_event_times import StartedProgram, add_device_times
+from .host_event_times import add_device_times
 from .operator_times import AROUND_OTHERS, UNKNOWN, program_of, without_deprecation
 from .profile_programs import Origin, origins
+from .started_programs import OperatorPlace, StartedProgram, modules_of
 
 # The plane of a profile with the time at which it began.
 _ENVIRONMENT = "Task Environment"
@@ -51,6 +52,7 @@ class DeviceEvent:
     lane: str  # of the device: a stream, or a thread of the host
     start: float  # nanoseconds since the epoch
     duration: float
+    modules: str  # and other blocks around the operator, "Sequential/Linear"
 
     @property
     def name(self) -> str:
@@ -64,13 +66,13 @@ class _Recording:
 
     folder: Any
     handles: list[Any]
-    operations: tuple[DeviceEvent, ...] = ()  # that the device ran
+    operations: list[DeviceEvent] = field(default_factory=list)  # that the device ran
     runs: list[StartedProgram] = field(default_factory=list)
 
     def note(self, execution: events.Execution) -> None:
         """Keep what a program that was just started computes."""
         program, began = execution.program, time.time_ns() - execution.seconds * 1e9
-        self.runs.append(StartedProgram(program.graph, program.origins.lines, began))
+        self.runs.append(StartedProgram(program.graph, program.origins.lines, began, execution.scopes))
 
 
 def _recording_of(profile: object) -> _Recording | None:
@@ -161,7 +163,15 @@ def _end(recording: _Recording) -> None:
     jax.profiler.stop_trace()
     with folder:
         for file in Path(folder.name).rglob("*.xplane.pb"):
-            recording.operations += without_deprecation(tuple)(device_events(file.read_bytes()))
+            found = without_deprecation(list)(device_events(file.read_bytes()))
+            recording.operations.extend(_with_modules(found, recording.runs))
+
+
+def _with_modules(found: Sequence[DeviceEvent], runs: Sequence[StartedProgram]) -> Iterator[DeviceEvent]:
+    """Name the modules that operations were recorded in this time, where they are known."""
+    places = [(OperatorPlace.at(each.name, each.origin.line), each.start) for each in found]
+    for each, modules in zip(found, modules_of(places, runs), strict=True):
+        yield each if modules is None else replace(each, modules=modules)
 
 
 def device_events(content: bytes) -> Iterator[DeviceEvent]:
@@ -185,10 +195,11 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
             origin = known.get(name, UNKNOWN)
             if origin.opcode not in AROUND_OTHERS:
                 # Times count from the beginning of the profile.
-                yield DeviceEvent(origin, name, module, lane, start + (begin if start < begin else 0), duration)
+                start += begin if start < begin else 0
+                yield DeviceEvent(origin, name, module, lane, start, duration, origin.name.rpartition("/")[0])
 
 
-def _operations_of(recording: _Recording) -> tuple[DeviceEvent, ...]:
+def _operations_of(recording: _Recording) -> Sequence[DeviceEvent]:
     if recording.folder is not None:  # `acc_events=True` reads the events when the profile has ended, but is not left
         _end(recording)
     return recording.operations
@@ -266,7 +277,7 @@ def _refusing_xla(original: Callable[..., None]) -> Callable[..., None]:
     return export
 
 
-def _lanes(found: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, object]]:
+def _lanes(found: Sequence[DeviceEvent], base: int) -> Iterator[dict[str, object]]:
     """Return operations as events of a trace in Chrome's format."""
     process = f"xla:{devices.current_index()}"
     lanes = {lane: number for number, lane in enumerate(sorted({each.lane for each in found}))}
@@ -281,7 +292,6 @@ def _lanes(found: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, obje
     for lane, number in lanes.items():
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": lane}}
     for each in found:
-        modules, _, _ = each.origin.name.rpartition("/")
         yield {
             "ph": "X",
             "cat": "kernel",
@@ -291,7 +301,7 @@ def _lanes(found: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, obje
             "ts": (each.start - base) / _NANOSECONDS,
             "dur": each.duration / _NANOSECONDS,
             "args": {
-                "modules": modules,
+                "modules": each.modules,
                 "line": text(each.origin.line) if each.origin.line else "",
                 "operation": each.operation,
                 "program": each.program,
