@@ -11,12 +11,12 @@ from jax import lax
 
 from ... import dtypes
 from ...compat.names.torch import OpOverload
+from ..machinery.cast import cast
 from ..machinery.float8 import is_float8
 from ..machinery.opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
 from ..machinery.promotion import common_dtype
 from ..machinery.registry import Promotion, lowers
 from . import complex_functions
-from .cast import cast
 from .complex_functions import angle_of, by_dtype, magnitude
 
 aten = torch.ops.aten

@@ -21,7 +21,7 @@ from ...ir.view.geometry import Geometry
 from ...metrics.observers import observers
 from ..linear_algebra.matmul import linear
 from ..machinery import promotion
-from ..machinery.lower_call import cast
+from ..machinery.cast import cast
 from ..machinery.opmath import FLOAT32, rounded_to_halves, widened
 from ..machinery.product_precision import precision_of
 from ..machinery.registry import NEVER_ARRIVE, Promotion, Rule, rule_of, that_arrive

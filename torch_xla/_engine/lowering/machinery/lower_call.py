@@ -10,8 +10,8 @@ import torch
 
 from ... import dtypes
 from ...ir.call_plan import Number, Operand, Plan
-from .float8 import is_float8, to_float8
-from .opmath import converted, is_number, number_as, one_or_zero, rounded_to_halves
+from .cast import cast
+from .opmath import is_number, number_as, rounded_to_halves
 from .product_precision import precision_of
 from .registry import rule_of
 
@@ -70,21 +70,6 @@ def _rounded_number(argument: Any) -> object:
     """Return the value that PyTorch's CPU kernels use for a number in operations on `torch.complex32`."""
     is_complex = isinstance(argument, (float, complex)) or (is_number(argument) and not isinstance(argument, int))
     return rounded_to_halves(number_as(argument, np.dtype(np.complex64))) if is_complex else argument
-
-
-def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Return `array` in another dtype; a complex array loses its imaginary part without a warning, as PyTorch's copies
-    do.
-    """
-    if array.dtype != np.bool_ and dtype == np.bool_:
-        return array != jnp.zeros((), array.dtype)
-    if jnp.issubdtype(array.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
-        array = array.real
-    if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
-        return one_or_zero(array, dtype)
-    if is_float8(dtype) and array.dtype != dtype:
-        return to_float8(array, dtype)
-    return converted(array, dtype)
 
 
 def _fill(argument: object, operands: Sequence[jax.Array], numbers: Sequence[jax.Array | float]) -> object:

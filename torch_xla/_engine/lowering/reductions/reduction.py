@@ -13,8 +13,8 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..elementwise.cast import cast
 from ..elementwise.complex_functions import times_real
+from ..machinery.cast import cast
 from ..machinery.dims import all_or_listed, dimensioned, one_dim
 from ..machinery.jax_sharding import whole_along
 from ..machinery.opmath import is_complex, is_float, quotient, widened

@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..elementwise.cast import cast
+from ..machinery.cast import cast
 from ..machinery.opmath import number_as, quotient
 from ..machinery.registry import lowers
 

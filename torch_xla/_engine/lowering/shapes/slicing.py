@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from ...compat.names import jax as private
-from ..elementwise.cast import cast
+from ..machinery.cast import cast
 from ..machinery.dims import one_dim
 from ..machinery.jax_sharding import spaced
 from ..machinery.opmath import number_as

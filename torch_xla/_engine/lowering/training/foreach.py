@@ -10,7 +10,7 @@ from jax import lax
 
 from ... import dtypes
 from ...compat.names.torch import OpOverload
-from ..machinery.lower_call import cast
+from ..machinery.cast import cast
 from ..machinery.opmath import is_number, number_as, widened
 from ..machinery.promotion import common_dtype, float_dtype
 from ..machinery.registry import Promotion, lowers, rule_of

@@ -12,7 +12,7 @@ import jax
 import torch
 
 from ...compat.names.torch import OpOverload
-from ..machinery.lower_call import cast
+from ..machinery.cast import cast
 from ..machinery.registry import lowers, rule_of
 from ..machinery.xla_op_schemas import LIBRARY, define
 

@@ -109,13 +109,6 @@ def test_a_real_part_is_taken_in_silence() -> None:
         assert apply_rule(aten._to_copy.default, operand, dtype=torch.bool).tolist() == [True, True]
 
 
-def test_copies_keep_the_values_and_take_the_shape_of_their_target() -> None:
-    operand = torch.tensor([[1.5], [-2.5]])
-    calls = [call(op, operand) for op in (aten.clone.default, aten.lift_fresh_copy.default, aten._to_copy.default)]
-    target = torch.zeros(2, 3, dtype=torch.int64)
-    check_calls([*calls, call(aten.copy.default, target, operand), call(aten.copy.default, target, torch.tensor(True))])
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_a_truth_value_as_a_number_times_nan_is_nan(dtype: torch.dtype) -> None:
     def program(device: str) -> list[torch.Tensor]:

@@ -1,17 +1,12 @@
-"""Conversions between dtypes, and operators that copy with a conversion."""
+"""Convert arrays between dtypes as PyTorch does on the CPU."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
-from ... import dtypes
-from ..machinery.float8 import float_of_power, is_float8, is_power_of_two, to_float8
-from ..machinery.opmath import converted, is_complex, is_float, one_or_zero
-from ..machinery.registry import lowers
-
-aten = torch.ops.aten
+from .float8 import float_of_power, is_float8, is_power_of_two, to_float8
+from .opmath import converted, is_complex, is_float, one_or_zero
 
 # A C compiler makes these from a wider signed integer, so that -1.0 becomes the greatest unsigned number.
 _BY_WAY_OF: dict[np.dtype, np.dtype] = {
@@ -55,18 +50,3 @@ def _truncated(array: jax.Array, dtype: np.dtype) -> jax.Array:
     least = np.iinfo(dtype).min
     fits = array < -float(least) if float(jnp.finfo(array.dtype).max) > -least else jnp.isfinite(array)
     return jnp.where(fits, lax.convert_element_type(array, dtype), np.array(least, dtype))
-
-
-@lowers(aten._to_copy.default)
-def to_copy(self: jax.Array, *, dtype: torch.dtype | None = None) -> jax.Array:
-    return self if dtype is None else cast(self, dtypes.to_jax(dtype))
-
-
-@lowers(aten.clone.default, aten.lift.default, aten.lift_fresh_copy.default)
-def clone(self: jax.Array) -> jax.Array:
-    return self
-
-
-@lowers(aten.copy.default)
-def copy(self: jax.Array, src: jax.Array) -> jax.Array:
-    return jnp.broadcast_to(cast(src, self.dtype), self.shape)
