@@ -158,10 +158,12 @@ def test_loaders_resume_behind_the_last_batch_that_was_given_out(library: str, w
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("way", ["ddp", "localsgd", "diloco"])
+@pytest.mark.parametrize("way", ["ddp", "hsdp", "localsgd", "diloco"])
 def test_replicas_of_torchft_are_killed_and_come_back(way: str) -> None:
     skip_without(["torchft"])
-    done = run("-W", "ignore", str(EXAMPLES / "torchft_training.py"), "--kills", "3", "--way", way)
+    # A replica of HSDP is two processes.
+    size = ["--replicas", "2"] if way == "hsdp" else []
+    done = run("-W", "ignore", str(EXAMPLES / "torchft_training.py"), "--kills", "3", "--way", way, *size)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"largest difference .* \d\.\de[-+]\d+$", done.stdout, re.MULTILINE), done.stdout
 

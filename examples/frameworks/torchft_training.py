@@ -6,6 +6,9 @@ Needs `pip install torchft`. Each replica is a process with a runtime of its own
 them take part in a step. A replica is killed by SIGKILL at a random moment and started anew: the others go on without
 it, and it comes back with the state of one of them. Every step trains on the same rows, divided over those who take
 part, so the losses are those of one process that was never killed.
+
+With `--way hsdp` a replica is two processes of `torchrun`, which `fully_shard` the model. One of the two is killed, and
+`torchrun` ends the other.
 """
 
 import argparse
@@ -24,6 +27,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torchft.coordination import LighthouseServer
 from torchft.ddp import DistributedDataParallel
 from torchft.local_sgd import DiLoCo, LocalSGD
@@ -33,9 +38,10 @@ from torchft.process_group import ProcessGroupGloo
 
 import torch_xla  # noqa: F401
 
-ROWS = 12  # of one step: divisible among one to four replicas
+ROWS = 24  # of one step: divisible among one to four replicas of one or two processes
+SHARDS = 2  # processes of a replica, with `--way hsdp`
 END = "end"  # of the file whose presence ends the training
-WAYS = ("ddp", "localsgd", "diloco")
+WAYS = ("ddp", "hsdp", "localsgd", "diloco")
 
 
 def network() -> nn.Module:
@@ -80,9 +86,16 @@ class Replica:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.model = network().to("xla")
+        self.rank, self.shards, self.rounds = 0, 1, 0
+        self.process = os.getpid()
+        self.model = network()
+        if options.way == "hsdp":
+            self.shard()
+        else:
+            self.model.to("xla")
+            self.store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(self.store.port))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         self.manager = Manager(
             pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
             load_state_dict=self.load,
@@ -90,16 +103,32 @@ class Replica:
             min_replica_size=1,
             use_async_quorum=False,
             timeout=timedelta(seconds=8),
-            rank=0,
-            world_size=1,
-            store_addr="localhost",
-            store_port=self.store.port,
+            rank=self.rank,
+            world_size=self.shards,
+            store_addr=os.environ["MASTER_ADDR"],
+            store_port=int(os.environ["MASTER_PORT"]),
             lighthouse_addr=options.lighthouse,
             replica_id=f"replica_{options.replica}",
             hostname="localhost",
         )
 
+    def shard(self) -> None:
+        """Divide the model among the processes that `torchrun` has started for this replica."""
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+        torch.distributed.init_process_group("xla")
+        self.rank, self.shards = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.process = os.getppid()
+        self.store = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        mesh = init_device_mesh("xla", (self.shards,))
+        self.model.to("xla")
+        for part in (*self.model, self.model):
+            fully_shard(part, mesh=mesh)
+        for part in self.model.modules():
+            if isinstance(part, FSDPModule):
+                part.set_all_reduce_hook(lambda gradients: self.manager.allreduce(gradients).wait())
+
     def state(self) -> dict[str, Any]:
+        """Return what the process of another replica needs that has the same shard."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -109,28 +138,33 @@ class Replica:
     def is_told_to_end(self) -> bool:
         """Return whether the training has lasted long enough. A step takes a while, as a larger model's does."""
         time.sleep(0.05)
-        return Path(self.options.out).with_name(END).exists()
+        self.rounds += 1
+        answer = f"whether round {self.rounds} ends it"  # the processes of a replica end together
+        if self.rank == 0:
+            self.store.set(answer, str(Path(self.options.out).with_name(END).exists()))
+        return bool(self.store.get(answer) == b"True")
 
     def tell(self, **values: Any) -> None:
         """Append a line to the file of this replica."""
         with open(self.options.out, "a") as out:
-            out.write(json.dumps({"time": time.time(), "process": os.getpid(), **values}) + "\n")
+            out.write(json.dumps({"time": time.time(), "process": self.process, **values}) + "\n")
 
     def train_together(self) -> None:
         """Average the gradients in each step, by torchft's `DistributedDataParallel`."""
-        model = Averaged(self.manager, self.model)
+        model = Averaged(self.manager, self.model) if self.shards == 1 else self.model
         optimizer = OptimizerWrapper(self.manager, self.optimizer)
         while not self.is_told_to_end():
             optimizer.zero_grad()  # meets the others: who was away gets their state here
             step, count = self.manager.current_step(), self.manager.num_participants()
             place = self.manager.participating_rank()
             assert place is not None  # a quorum before the step lets all take part
-            x, y = (part.chunk(count)[place].to("xla") for part in rows(step))
+            place, parts = place * self.shards + self.rank, count * self.shards
+            x, y = (part.chunk(parts)[place].to("xla") for part in rows(step))
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
             if self.manager.current_step() > step:
-                self.tell(step=step, replicas=count, place=place, loss=loss.item())
+                self.tell(step=step, replicas=parts, place=place, loss=loss.item())
 
     def train_apart(self) -> None:
         """Train apart, and average every four steps: the parameters, or what they moved by."""
@@ -157,12 +191,17 @@ class Replica:
 
     def run(self) -> None:
         self.tell(started=True)
-        if self.options.way == "ddp":
+        if self.options.way in ("ddp", "hsdp"):
             self.train_together()
         else:
             self.train_apart()
         self.manager.shutdown(wait=False)
         os._exit(0)  # torchft's server threads would keep the process
+
+
+def children_of(process: int) -> list[int]:
+    """Return the processes that a process has started: those of a replica, if it is `torchrun`."""
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 class Fleet:
@@ -180,7 +219,10 @@ class Fleet:
         self.recoveries: list[float] = []
 
     def start(self, place: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-W", "ignore", __file__, "--replica", str(place), "--way", self.options.way]
+        command = [sys.executable, "-W", "ignore"]
+        if self.options.way == "hsdp":
+            command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SHARDS)]
+        command += [__file__, "--replica", str(place), "--way", self.options.way]
         command += ["--out", str(self.folder / f"{place}.json")]
         command += ["--lighthouse", self.lighthouse.address()]
         with open(self.folder / f"{place}.log", "ab") as log:
@@ -208,7 +250,8 @@ class Fleet:
         others = {each.pid for each in self.processes} - {process.pid}
         self.wait(lambda line: line["process"] in others)
         killed = time.time()
-        process.send_signal(signal.SIGKILL)
+        parts = children_of(process.pid) if self.options.way == "hsdp" else []
+        os.kill(chance.choice(parts or [process.pid]), signal.SIGKILL)
         process.wait()
         self.processes[place] = self.start(place)
         reached = self.wait(lambda line: line["time"] > killed + 0.2 and line["process"] in others)
@@ -242,7 +285,7 @@ def check(told: list[dict[str, Any]], options: argparse.Namespace) -> None:
     by_step: dict[int, list[dict[str, Any]]] = {}
     for line in told:
         by_step.setdefault(line["step"], []).append(line)
-    if options.way != "ddp":
+    if options.way in ("localsgd", "diloco"):
         rounds = [[e["weights"] for e in each if e["replicas"] == options.replicas] for each in by_step.values()]
         spread = max(max(each) - min(each) for each in rounds if each)
         print(f"largest difference between replicas' sums of weights after a round of all {spread:.1e}")
