@@ -28,6 +28,7 @@ from ..tensor.storage import (
     as_strided,
     hold,
     hold_together,
+    note_replaced,
     record_plan,
     refuse_if_overtaken,
     replaced,
@@ -421,6 +422,7 @@ def _write_back(
         with LOCK:
             if not replaced([*map(Tensor.untyped_storage, targets)], read, values):
                 raise Overtaken
+            note_replaced(read, values)
     else:
         hold_together(targets, values, read)
     return returned_by(operator, args, kwargs)

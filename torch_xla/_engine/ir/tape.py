@@ -31,13 +31,16 @@ class Value:
     one buffer belongs to one value, so the holder of the last reference may donate the buffer.
     """
 
-    __slots__ = ("buffer", "contents", "device", "line", "room", "shared", "slot", "spec", "tape")
+    __slots__ = ("buffer", "contents", "device", "line", "replaces", "room", "shared", "slot", "spec", "tape")
 
     # Of a value from the host: its elements if they are few, so that indices and masks can be checked, or `None`. Not
     # set for what a program computed.
     contents: Any
     # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
     line: "Line | None"
+    # Of one that was written over another one of its tape: the tape's number and the other's slot (`Tape.replaced_by`).
+    # Not set for others.
+    replaces: int
     # Of a value that is the first part of another one, which has spare capacity (`tensor/spare_capacity.py`): that one.
     # Not set for others.
     room: "Value"
@@ -62,6 +65,7 @@ class Value:
 set_buffer: Callable[[Value, object], None] = vars(Value)["buffer"].__set__
 set_tape: Callable[[Value, "Tape | None"], None] = vars(Value)["tape"].__set__
 set_line: Callable[[Value, Line | None], None] = vars(Value)["line"].__set__
+set_replaces: Callable[[Value, int], None] = vars(Value)["replaces"].__set__
 
 
 class Ended(Exception):
@@ -76,10 +80,15 @@ class Front(NamedTuple):
     values: int
 
 
-# As the length of what a tape begins with: reads run all of it, though it begins with nothing.
-ALL = -1
+# As the length of what a tape begins with: reads run all of it, though it begins with nothing; or they run only what
+# they need, because there was no room for something on the tape.
+ALL, ALONE = -1, -2
 
 _position: Callable[[tuple[int, int]], int] = itemgetter(0)
+
+# Every tape has a number, and what is below this belongs to one tape.
+_SLOTS = 1 << 40
+_first_slots = count(_SLOTS, _SLOTS)
 
 
 class Tape:
@@ -93,6 +102,7 @@ class Tape:
         "expected",
         "expected_code",
         "expected_lines",
+        "first_slot",
         "front",
         "lines",
         "numbers",
@@ -114,8 +124,9 @@ class Tape:
         placed: Callable[[Value], Spec] | None = None,
     ) -> None:
         self.started = perf_counter_ns()  # when its first operand entered, or its first operation was recorded
+        self.first_slot = next(_first_slots)  # its number: slots of all tapes count from here in `Value.replaces`
         self.ended = False  # it was evaluated: another one is in its place
-        self.rest = 0  # so much of its code is what an evaluation of a part of another left undone, or `ALL`
+        self.rest = 0  # so much of its code is what an evaluation of a part of another left undone, `ALL` or `ALONE`
         self.code: list[Any] = []
         self.placed = placed  # gives the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []
@@ -216,6 +227,11 @@ class Tape:
         self.draws += draws
         values += made
         return made
+
+    def replaced_by(self, value: Value) -> Value | None:
+        """Return the value of this tape that `value` was written over in its storage, if there was one."""
+        slot: int = getattr(value, "replaces", -1) - self.first_slot
+        return self.values[slot] if 0 <= slot < _SLOTS else None
 
     def begin(self) -> None:
         """Note when, and in which thread, the first operand enters or the first operation is recorded."""

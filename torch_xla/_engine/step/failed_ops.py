@@ -1,7 +1,8 @@
 """Remove a failed operation from its tape, so that later syncs do not fail again.
 
 That is an operation that cannot be compiled, one whose Python on the host has raised, one that needs what a program had
-taken when it failed, and one that needs a tensor without memory.
+taken when it failed, and one that needs a tensor without memory. Where memory does not suffice, the operations stay,
+and what they wrote is undone (`undone_writes`).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from itertools import chain, repeat
 
 from ..atomic import run_through, stores
 from ..compile.program import culprits_of
-from ..errors import ExecutionError, NotComputed
+from ..errors import ExecutionError, NotComputed, OutOfMemory
 from ..ir.call_plan import Plan
 from ..ir.graph import cut, decode
 from ..ir.tape import Failed, Value
@@ -20,15 +21,18 @@ from ..tensor.device import LOCK, Device, existing_devices
 from .liveness import look
 from .residual_ops import carry_over
 from .step import Changed, Schedule, end_of, tape_after, unchanged
+from .undone_writes import undo_writes
 
 
 def prune(error: Exception) -> None:
     """Take off every tape what cannot be computed any more after this `error` of a program that was run or compiled."""
     plans, why = culprits_of(error)
     is_gone = _was_lost
+    if abstract_devices.active and isinstance(error, (NotComputed, OutOfMemory)):
+        return  # all tensors are without memory while a step is planned
+    if isinstance(error, OutOfMemory):
+        undo_writes()
     if isinstance(error, NotComputed):
-        if abstract_devices.active:
-            return  # all tensors are without memory while a step is planned
         is_gone, why = _has_no_memory, str(error)
     elif not plans and not isinstance(error, ExecutionError):
         return

@@ -19,7 +19,13 @@ ADVICE = (
     "need; torch_xla.debug.plan(step) tells what would help."
 )
 
-_NOTHING_STARTED = "Nothing was started: every tensor is as it was, and the step can be tried again."
+# Accelerate, and so Transformers, choose a smaller batch where a RuntimeError has the second word, the third and a dot.
+NO_MEMORY = "XLA is out of memory. "
+
+_NOTHING_STARTED = (
+    "Nothing was started, and what the step wrote to tensors is undone: every tensor is as it was, and the step can be "
+    "tried again."
+)
 
 
 def explain(program: object, numbers: Sequence[float | int]) -> str:
@@ -50,11 +56,11 @@ def refusal(program: Program, numbers: Sequence[float | int], step: int, origin:
     sizes, target = program.sizes_for(numbers), program.target
     assert sizes is not None  # only what XLA has reported was found too large
     each = f" on each of {len(target.devices)} devices" if len(target.devices) > 1 else ""
-    results = size(sizes.outputs - sizes.aliased)
+    needed = f"{size(program.allocates)}{each}"
+    parts = f"results {size(sizes.outputs - sizes.aliased)}, intermediates {size(sizes.intermediate)}"
     return OutOfMemory(
-        f"There is no room for the program of step {step} on {target.name}: it needs {size(program.allocates)}{each} "
-        f"beside what lives already (results {results}, intermediates {size(sizes.intermediate)}), and "
-        f"{size(left(target))} are left.\n{ADVICE}\n{_NOTHING_STARTED}\n"
+        f"{NO_MEMORY}There is no room for the program of step {step} on {target.name}: it needs {needed} beside what "
+        f"lives already ({parts}), and {size(left(target))} are left.\n{ADVICE}\n{_NOTHING_STARTED}\n"
         f"{explain(program, numbers)}{origin}"
     )
 
@@ -62,6 +68,6 @@ def refusal(program: Program, numbers: Sequence[float | int], step: int, origin:
 def oversized_refusal(program: Program, step: int, origin: str) -> OutOfMemory:
     """Return the error of a program that needs little memory, but has a value that is far larger than the memory."""
     return OutOfMemory(
-        f"There is no room for a value in the program of step {step} on {program.target.name}: {program.oversized}. "
-        f"Computed in parts, it would take too long.\n{ADVICE}\n{_NOTHING_STARTED}\n{origin}"
+        f"{NO_MEMORY}There is no room for a value in the program of step {step} on {program.target.name}: "
+        f"{program.oversized}. Computed in parts, it would take too long.\n{ADVICE}\n{_NOTHING_STARTED}\n{origin}"
     )

@@ -22,7 +22,7 @@ import torch
 
 from ..atomic import run_through
 from ..ir.graph import Operation, decode, effective, needed, needed_in_order, slots_of
-from ..ir.tape import ALL, Front, Tape
+from ..ir.tape import ALL, ALONE, Front, Tape
 from ..lowering.machinery.capacity_ops import APPEND
 from ..lowering.views.storage_access import READ
 from ..processes import identity
@@ -242,7 +242,8 @@ def choose(draft: Draft) -> Draft:
         found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(rest))
         # One process of several may read alone: it leaves the same operations to later programs as the others have.
         few = identity.process_count() == 1 and are_few(left, len(draft.chosen) - len(read), len(read))
-        if roots and left and (few or (rest and grows(left, rest))) and _is_free(draft, read):
+        more = rest != ALONE and (few or (rest and grows(left, rest)))
+        if roots and left and more and _is_free(draft, read):
             draft.roots, draft.runs_all = None, not few
         else:
             draft.chosen, draft.outputs, draft.kept = read, found, left

@@ -6,7 +6,7 @@ from itertools import chain, repeat
 from ..atomic import run_through, stores
 from ..compile.source_metadata import scopes_at
 from ..ir.graph import Operation, decode
-from ..ir.tape import Tape, Value
+from ..ir.tape import ALONE, Tape, Value
 from ..ir.value_spec import Spec, sharded
 from ..lowering.machinery.jax_sharding import carried, from_jax
 from ..tensor.device import Device
@@ -26,7 +26,7 @@ def carry_over(schedule: Schedule, tape: Tape, fresh: Tape, seen: Seen, device: 
         specs = _specs_afterwards(schedule, tape, seen.values, device)
         for left in (schedule.kept, seen.behind):
             again.record(left, specs, [tape.recorder(operation.position) for operation in left])
-            fresh.rest = fresh.rest or len(fresh.code) * bool(schedule.kept)
+            fresh.rest = ALONE if tape.rest == ALONE else fresh.rest or len(fresh.code) * bool(schedule.kept)
         settled, unheld = again.settled(), again.unheld
     if tape.scopes and (tape.scopes[-1][1] or fresh.scopes):
         fresh.scopes.append((len(fresh.code), tape.scopes[-1][1]))  # those still open

@@ -16,7 +16,7 @@ from ..metrics.user_lines import Line
 from ..runtime import host_malloc
 from ..runtime.buffers import deleted_error
 from .compile_progress import report_progress
-from .memory_admission import ADVICE
+from .memory_admission import ADVICE, NO_MEMORY
 from .memory_admission import explain as explain_memory
 from .waits_among_processes import failure_of
 
@@ -68,7 +68,8 @@ def run_error(
             return deleted_error(buffer)
     found = user_error(program, numbers, error, f"step {step}", source_lines)
     if isinstance(found, ExecutionError) and any(buffers[index].is_deleted() for index in program.donated):
-        found = type(found)(str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST))
+        said = str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST).replace(_IS_UNDONE, _GIVEN_IS_LOST)
+        found = type(found)(said)
     return _with_callers(found, program, error)
 
 
@@ -105,6 +106,7 @@ def _with_callers(found: BaseException, program: Program, error: Exception) -> B
 
 # A stage failed behind another.
 _GIVEN_IS_LOST = "What the program was to write over is lost; the other tensors of this step are still described."
+_IS_UNDONE = "What the step wrote to tensors is undone, so it can be tried again."
 _ALL_IS_LEFT = "The tensors of this step are still described, so it can be tried again."
 _REST_IS_LEFT = "What needs this operation is lost; the other tensors of this step are still described."
 
@@ -116,6 +118,7 @@ def failure(
     text = str(error)
     kind = OutOfMemory if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower() else ExecutionError
     compiled = program if program is not None and program.compiled_for(numbers) else None
-    largest = explain_memory(compiled, numbers) if kind is OutOfMemory else ""
-    advice = f"{ADVICE}\n" if kind is OutOfMemory else ""
-    return kind(f"The device failed in {where}: {text.strip()}\n{advice}{_ALL_IS_LEFT}\n{largest}{origin}")
+    said = f"The device failed in {where}: {text.strip()}"
+    if kind is OutOfMemory:
+        return kind(f"{NO_MEMORY}{said}\n{ADVICE}\n{_IS_UNDONE}\n{explain_memory(compiled, numbers)}{origin}")
+    return kind(f"{said}\n{_ALL_IS_LEFT}\n{origin}")

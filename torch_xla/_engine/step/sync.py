@@ -16,7 +16,8 @@ from .. import config, metrics
 from ..atomic import run_through
 from ..compile.program import Program
 from ..compile.source_metadata import scopes_at
-from ..ir.tape import Failed, Front, Tape, Value, refuse_running, set_line, set_tape
+from ..errors import OutOfMemory
+from ..ir.tape import ALONE, Failed, Front, Tape, Value, refuse_running, set_line, set_tape
 from ..metrics import events, samples
 from ..metrics.events import Cause
 from ..metrics.observers import observers
@@ -128,9 +129,23 @@ def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
     """
     try:
         under_lock(partial(_compute, values, of_transfer))
+    except OutOfMemory as error:
+        if not _reads_alone_now({value.device for value in values}):
+            prune(error)
+            raise
+        compute(values, of_transfer)
     except Exception as error:
         prune(error)
         raise
+
+
+def _reads_alone_now(devices: Iterable[Device]) -> bool:
+    """Let reads run nothing that they do not need, until the step ends. Return whether any has run more."""
+    with LOCK:
+        tapes = [device.tape for device in devices if device.tape.rest != ALONE]
+        for tape in tapes:
+            tape.rest = ALONE
+    return bool(tapes)
 
 
 def _compute(values: Sequence[Value], of_transfer: bool, attempt: Attempt) -> None:

@@ -18,7 +18,7 @@ from ..compat.names import torch_dispatch_keys
 from ..compat.names.torch import address_of, redispatch_of
 from ..ir.call_plan import Plan
 from ..ir.sharding import Sharding
-from ..ir.tape import Ended, Tape, Value
+from ..ir.tape import Ended, Tape, Value, set_replaces
 from ..ir.value_spec import Spec, spec_of
 from ..ir.view.geometry import Geometry
 from .device import LOCK, Device, device_for
@@ -272,6 +272,8 @@ def hold(tensor: torch.Tensor, value: Value, read: Sequence[Any] = ()) -> None:
         while True:
             base = value_of(tensor)
             written = _written(tensor, base, value)
+            if read and (tape := base.tape) is not None and written.tape is tape:  # as `note_replaced`, without a call
+                written.replaces = tape.first_slot + base.slot
             # No other thread gives it another value, but recording may collect garbage, and a finalizer may write.
             if storage.value is base:
                 storage.value = written
@@ -296,8 +298,19 @@ def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value], read
                 # Several may show parts of one storage.
                 held[place] = _written(tensor, held.get(place, base), value)
                 storages[place] = storage
+            if read:
+                note_replaced(bases.values(), held.values())
             if replaced(storages.values(), bases.values(), held.values()):
                 return
+
+
+def note_replaced(before: Collection[Value], values: Collection[Value]) -> None:
+    """Note which value of its tape each of the new `values` is written over: so a refused step can be undone."""
+    slots = [
+        tape.first_slot + base.slot if (tape := base.tape) is not None and value.tape is tape else -1
+        for base, value in zip(before, values, strict=True)
+    ]
+    run_through(map(set_replaces, values, slots))
 
 
 def replaced(storages: Collection[Any], before: Collection[Value], values: Collection[Value]) -> bool:
