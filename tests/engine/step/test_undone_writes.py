@@ -70,6 +70,47 @@ def test_a_step_without_room_has_not_been(optimizer: str, fails: tuple[int, ...]
         torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 
+Body = Callable[[torch.Tensor], torch.Tensor]
+
+WAYS: dict[str, Callable[[Body], Body]] = {
+    "region": torch_xla.compile,
+    "replay": lambda body: torch_xla.compile(body, replay=True),
+    "openxla": lambda body: torch.compile(body, backend="openxla"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_so_is_a_compiled_one(way: str) -> None:
+    def trained(fails: tuple[int, ...]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        called = WAYS[way](model) if way == "openxla" else model
+
+        def body(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = called(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        whole = body if way == "openxla" else WAYS[way](body)
+
+        def step(rows: int) -> None:
+            whole(torch.arange(rows, device="xla")[:, None] * torch.tensor([0.5, -1, 2, 0.25], device="xla") % 3)
+            torch_xla.sync()
+
+        for index in range(7):
+            if index in fails:
+                with pytest.raises(torch.OutOfMemoryError):
+                    step(LARGE)
+            step(SMALL)
+        return [value.cpu() for value in model.state_dict().values()]
+
+    for ours, expected in zip(trained((0, 1, 5)), trained(()), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
 def large(scale: torch.Tensor) -> torch.Tensor:
     return (torch.arange(LARGE, device="xla") * scale).cumsum(0).sum()
 
