@@ -10,6 +10,7 @@ from .. import metrics
 from ..ir.graph import Cut, cut
 from ..ir.input_output_alias import in_order, successors, takers
 from ..ir.tape import Value
+from ..lowering.machinery.registry import calls_python
 from ..runtime.buffers import deleted_error
 from .step import Draft
 
@@ -55,8 +56,13 @@ def refuse_taken(values: Sequence[Value]) -> None:
 
 
 def donate(draft: Draft) -> Draft:
-    """Choose the donated inputs, and put each output that takes one in its place. A read donates nothing."""
+    """Choose the donated inputs, and put each output that takes one in its place. A read donates nothing.
+
+    Neither does a program that calls Python on the host: where that raises, the weights would be lost with the step.
+    """
     if draft.roots is not None or draft.part is None:
+        return draft
+    if any(calls_python(operation.plan) for operation in draft.part.graph.operations):
         return draft
     successor = successors(draft.part.graph)
     draft.donated = donated(draft.part, draft.live, draft.seen.shared, successor, draft.device.spread is not None)

@@ -1,18 +1,19 @@
 """Remove a failed operation from its tape, so that later syncs do not fail again.
 
 That is an operation that cannot be compiled, one whose Python on the host has raised, one that needs what a program had
-taken when it failed, and one that needs a tensor without memory. Where memory does not suffice, the operations stay,
-and what they wrote is undone (`undone_writes`).
+taken when it failed, and one that needs a tensor without memory. Where memory does not suffice, the operations stay.
+Writes that were recorded after either are undone (`undone_writes`).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, repeat
 
 from ..atomic import run_through, stores
 from ..compile.program import culprits_of
 from ..errors import ExecutionError, NotComputed, OutOfMemory
 from ..ir.call_plan import Plan
-from ..ir.graph import cut, decode
+from ..ir.graph import Operation, cut, decode
 from ..ir.tape import Failed, Value
 from ..runtime import abstract_devices
 from ..runtime.abstract_buffer import Placeholder
@@ -21,7 +22,7 @@ from ..tensor.device import LOCK, Device, existing_devices
 from .liveness import look
 from .residual_ops import carry_over
 from .step import Changed, Schedule, end_of, tape_after, unchanged
-from .undone_writes import undo_writes
+from .undone_writes import undo_behind, undo_without_room
 
 
 def prune(error: Exception) -> None:
@@ -31,11 +32,13 @@ def prune(error: Exception) -> None:
     if abstract_devices.active and isinstance(error, (NotComputed, OutOfMemory)):
         return  # all tensors are without memory while a step is planned
     if isinstance(error, OutOfMemory):
-        undo_writes()
+        undo_without_room()
     if isinstance(error, NotComputed):
         is_gone, why = _has_no_memory, str(error)
     elif not plans and not isinstance(error, ExecutionError):
         return
+    if plans:
+        undo_behind(partial(_fails, plans))
     with LOCK:
         for device in existing_devices():
             _drop(plans, is_gone, Failed(why), device)
@@ -68,7 +71,7 @@ def _dropped(plans: Sequence[Plan], is_gone: Callable[[Value], bool], failed: Fa
     gone = {slot for slot in inputs if is_gone(seen.values[slot])}
     lost, kept = set[int](), []
     for operation in operations:
-        if any(_contains(operation.plan, plan) for plan in plans) or not (gone | lost).isdisjoint(operation.operands):
+        if _fails(plans, operation) or not (gone | lost).isdisjoint(operation.operands):
             lost.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
         else:
             kept.append(operation)
@@ -85,6 +88,11 @@ def _dropped(plans: Sequence[Plan], is_gone: Callable[[Value], bool], failed: Fa
         return False
     live_counters.values.value += len(lost) + unheld
     return True
+
+
+def _fails(plans: Sequence[Plan], operation: Operation) -> bool:
+    """Return whether the operation is one of `plans`, or a compiled function with one in it."""
+    return any(_contains(operation.plan, plan) for plan in plans)
 
 
 def _contains(plan: Plan, culprit: Plan) -> bool:

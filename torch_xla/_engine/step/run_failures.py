@@ -108,7 +108,10 @@ def _with_callers(found: BaseException, program: Program, error: Exception) -> B
 _GIVEN_IS_LOST = "What the program was to write over is lost; the other tensors of this step are still described."
 _IS_UNDONE = "What the step wrote to tensors is undone, so it can be tried again."
 _ALL_IS_LEFT = "The tensors of this step are still described, so it can be tried again."
-_REST_IS_LEFT = "What needs this operation is lost; the other tensors of this step are still described."
+_REST_IS_LEFT = (
+    "What the step wrote after this operation is undone, and what needs its result is lost; the other tensors of this "
+    "step are still described."
+)
 
 
 def failure(

@@ -1,13 +1,13 @@
-"""Undo what a step wrote that was refused for lack of memory, so that a training goes on with a smaller batch.
+"""Undo what a failed step wrote, so that a training goes on: with a smaller batch, or with the next one.
 
-On CUDA the call that needs too much raises, and what comes after it does not happen: neither the rest of the forward
-pass nor the optimizer's step. Here the whole step is recorded when its memory turns out not to suffice. Its weights
-would then depend on a batch that cannot be computed, and so would those of each step to come.
+On CUDA the call that needs too much memory raises, and what comes after it does not happen: neither the rest of the
+forward pass nor the optimizer's step. Here the whole step is recorded when its memory turns out not to suffice, or when
+one of its operations fails. Its weights would then depend on what cannot be computed, and so would those of each step
+to come.
 """
 
 import gc
-from collections.abc import Container, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -22,30 +22,43 @@ from ..tensor.storage import replaced
 _LARGE = 0.01
 
 
-def undo_writes() -> None:
+def undo_without_room() -> None:
     """Let each tensor hold what it held before the operations that take memory, if this thread wrote to it since then.
 
-    What was recorded before these is pending as before; so is what is no write, such as the loss.
+    A tensor that was made after these has the values that it was made with. Earlier operations stay pending, and so do
+    results that overwrite no tensor, such as the loss. Reads run nothing else from now on, until a step ends.
     """
     with LOCK:
         for device in existing_devices():
-            if device.tape.code:
-                _undo(device.tape)
+            tape = device.tape
+            _, operations, producer = decode((*tape.code,))
+            undone = _recorded_here(tape, operations, producer, _first_large(operations))
+            pending = _pending_on(tape)
+            replaced(*pending, [_before(tape, undone, value) for value in pending[1]])
+            tape.rest = ALONE
 
 
-def _undo(tape: Tape) -> None:
-    _, operations, producer = decode((*tape.code,))
-    first = _first_large(operations)
-    mine = get_ident()
-    undone = {
-        slot
-        for slot, made_by in enumerate(producer)
-        if made_by >= first and tape.recorder(operations[made_by].position) == mine
-    }
-    pending = [*_pending_on(tape)]
-    before = [*map(partial(_before, tape, undone), [value for _, value in pending])]
-    replaced([storage for storage, _ in pending], [value for _, value in pending], before)
-    tape.rest = ALONE
+def undo_behind(fails: Callable[[Operation], bool]) -> None:
+    """Let each tensor hold what it held before the first operation that `fails`, if this thread wrote to it since then.
+
+    A tensor that was made after that stays as it is.
+    """
+    with LOCK:
+        for device in existing_devices():
+            tape = device.tape
+            _, operations, producer = decode((*tape.code,))
+            first = next((index for index, each in enumerate(operations) if fails(each)), len(operations))
+            undone = _recorded_here(tape, operations, producer, first)
+            pending = _pending_on(tape)
+            before = [(value, _before(tape, undone, value)) for value in pending[1]]
+            replaced(*pending, [value if old.slot in undone else old for value, old in before])
+
+
+def _recorded_here(tape: Tape, operations: Sequence[Operation], producer: Sequence[int], first: int) -> set[int]:
+    """Return the slots of the results of the operations from `first` on that this thread has recorded."""
+    here = get_ident()
+    mine = {index for index in range(first, len(operations)) if tape.recorder(operations[index].position) == here}
+    return {slot for slot, made_by in enumerate(producer) if made_by in mine}
 
 
 def _before(tape: Tape, undone: Container[int], value: Value) -> Value:
@@ -62,10 +75,13 @@ def _first_large(operations: Sequence[Operation]) -> int:
     return next((index for index, size in enumerate(sizes) if size >= least), 0)
 
 
-def _pending_on(tape: Tape) -> Iterable[tuple[Any, Value]]:
-    """Yield each storage that is alive and holds a value of `tape` that was not computed, with the value."""
+def _pending_on(tape: Tape) -> tuple[list[Any], list[Value]]:
+    """Return the storages that are alive and hold a value of `tape` that was not computed, and these values."""
+    storages, values = list[Any](), list[Value]()
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.UntypedStorage):  # not `isinstance`: a proxy would begin to work for us
             value = getattr(thing, "value", None)
             if isinstance(value, Value) and value.buffer is None and value.tape is tape:
-                yield thing, value
+                storages.append(thing)
+                values.append(value)
+    return storages, values
