@@ -158,6 +158,14 @@ def test_loaders_resume_behind_the_last_batch_that_was_given_out(library: str, w
 
 
 @pytest.mark.frameworks
+def test_batches_that_have_no_room_become_smaller() -> None:
+    skip_without(["accelerate", "transformers"])
+    done = run("-W", "ignore", str(ROOT / "tests" / "support" / "batches_that_fit.py"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "batches that fit were found"
+
+
+@pytest.mark.frameworks
 @pytest.mark.parametrize("way", ["ddp", "hsdp", "localsgd", "diloco"])
 def test_replicas_of_torchft_are_killed_and_come_back(way: str) -> None:
     skip_without(["torchft"])
