@@ -25,9 +25,9 @@ if jax.__version_info__ < (0, 11):
 
 # The slow tests there show that what XLA's optimizations make of an operator has PyTorch's values.
 OPTIMIZED = (
-    "tests/engine/compile/test_rewrite_barriers.py", "tests/engine/lowering/elementwise",
-    "tests/engine/lowering/images", "tests/engine/lowering/random_numbers", "tests/fuzz", "tests/models",
-    "tests/opinfo", "tests/replay_fuzz",
+    "tests/engine/compile/test_drawn_products.py", "tests/engine/compile/test_rewrite_barriers.py",
+    "tests/engine/lowering/elementwise", "tests/engine/lowering/images", "tests/engine/lowering/random_numbers",
+    "tests/fuzz", "tests/models", "tests/opinfo", "tests/replay_fuzz",
 )  # fmt: skip
 # What XLA does without the flags above.
 _AS_FOR_USERS: dict[str, Option] = {"xla_backend_optimization_level": 3, "xla_cpu_parallel_codegen_split_count": 32}

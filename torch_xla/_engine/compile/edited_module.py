@@ -17,6 +17,9 @@ from ..compat.names import jax as private
 # Operations that move values and do not change them.
 MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice", "reverse"))
 
+# The operation that draws random bits.
+GENERATOR = "stablehlo.rng_bit_generator"
+
 _Found = TypeVar("_Found")
 
 
@@ -36,6 +39,7 @@ class EditedModule:
     functions: dict[str, ir.Operation]
     calls: dict[str, list[ir.Operation]]
     barriers: int = 0
+    draws: bool = False
 
     @classmethod
     def reading(
@@ -45,8 +49,10 @@ class EditedModule:
         functions: dict[str, ir.Operation] = {}
         calls: dict[str, list[ir.Operation]] = {}
         found: list[tuple[_Found, ir.Operation]] = []
+        draws = False
 
         def look(operation: ir.Operation) -> ir.WalkResult:
+            nonlocal draws
             name = operation.name
             rule = rules.get(name)
             if rule is not None:
@@ -55,10 +61,12 @@ class EditedModule:
                 functions[text(operation.attributes["sym_name"])] = operation
             elif name == "func.call":
                 calls.setdefault(text(operation.attributes["callee"]), []).append(operation)
+            elif name == GENERATOR:
+                draws = True
             return ir.WalkResult.ADVANCE
 
         private.walk(module, look)
-        return cls(functions, calls), found
+        return cls(functions, calls, draws=draws), found
 
     def sources(self, value: ir.Value, depth: int = 0) -> Iterator[Any]:
         """Yield the operations that compute `value`, seen through moves and through calls of functions.

@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from .drawn_products import Draws, rounded
 from .edited_module import FLOAT_TYPES, MOVES, EditedModule, filled, is_float, is_inexact
 from .foldable_values import may_be_folded
 
@@ -39,7 +40,18 @@ def keep_arithmetic(module: ir.Module) -> int:
         for rule, operation in found:
             if is_inexact(operation.operands[0].type):
                 rule(held, operation)
+        draws = Draws(held)
+        for rule, operation in found if held.draws else ():
+            if rule is _add and is_float(operation.operands[0].type):
+                _round_products(draws, operation)
     return held.barriers
+
+
+def _round_products(draws: Draws, operation: ir.Operation) -> None:
+    for place, operand in enumerate(operation.operands):
+        if draws.is_product(operand):
+            with operation.location, ir.InsertionPoint(operation):
+                operation.operands[place] = rounded(operand)
 
 
 def _log(module: EditedModule, operation: ir.Operation) -> None:
