@@ -98,7 +98,8 @@ def _zeros_found_by_xla(x: torch.Tensor) -> list[torch.Tensor]:
     integers = [n * 0, n - n, n & 0, n ^ n, n != n, (n * 0).float() * 2, (n * 0).cumsum(0), n[:0].sum()]
     joined = torch.cat([zeros, x]), torch.stack([zeros, x]), torch.nn.functional.pad(x, (len(x), 0))
     parts = [joined[0][: len(x)], joined[1][0], joined[2][: len(x)], x[:0].sum()]
-    places = [torch.arange(1, device=x.device), x[:1].argmax(), torch.where(n == n, zeros, x)]
+    places = [torch.arange(1, device=x.device), x[:1].argmax(), torch.where(n == n, zeros, x), zeros.argmax()]
+    places += [x[:1].topk(1)[1], x[:1].median(0)[1], (zeros + 1).argmin(), torch.searchsorted(zeros[:1], zeros[:1])]
     return [*integers, *parts, *places, x.masked_fill(torch.ones_like(n, dtype=torch.bool), 0.0)]
 
 

@@ -1,7 +1,8 @@
 """Which values of a module XLA may find to be constants when it compiles, though the module does not say so.
 
-XLA computes what constants alone make, and simplifies: an integer times 0 is 0, and so is a place in a dimension of
-size 1; a slice of joined values may show one of them. An addend of 0 that it finds so is taken out of a sum.
+XLA computes what constants alone make, also in loops, and simplifies: an integer times 0 is 0, and so is a place in a
+dimension of size 1; a slice of joined values may show one of them. An addend of 0 that it finds so is taken out of a
+sum.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from jax.extend.mlir import ir
 from .edited_module import EditedModule, is_inexact
 
 # Operations that give no constant though they have no operands, and operations that read more than their operands.
-_NOT_FOLDED = frozenset(("partition_id", "replica_id", "create_token", "while", "case", "if", "custom_call"))
+_NOT_FOLDED = frozenset(("partition_id", "replica_id", "create_token", "case", "if", "custom_call"))
 
 
 def may_be_folded(module: EditedModule, value: ir.Value) -> bool:
@@ -47,7 +48,13 @@ class _Search:
         if name in ("reduce", "dot_general") and any(0 in _size(each) for each in operands):
             return True
         if name in ("reduce", "sort") and len(operation.results) > 1:
-            return self.is_constant(operands[ir.OpResult(value).result_number], depth)
+            own = operands[ir.OpResult(value).result_number]
+            are_known = all(_is_iota(each) or self.is_constant(each, depth) for each in operands)
+            return are_known or self.is_constant(own, depth)
+        if name == "chlo.top_k" or (name == "gather" and self.is_constant(operands[0], depth)):
+            dims = _size(operands[0])  # of one element there is one place
+            if all(size == 1 for size in (dims[-1:] if name == "chlo.top_k" else dims)):
+                return name == "gather" or ir.OpResult(value).result_number == 1
         if name == "slice":
             return any(self.is_constant(each, depth) for each in self._shown(operation, operands[0]))
         elif name == "select" and self._is_one_choice(operands, depth):
@@ -118,6 +125,10 @@ def _has_nonzero(constant: ir.Operation) -> bool:
         return True
     number: Any = dense.get_splat_value()
     return bool(number.value)
+
+
+def _is_iota(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.iota"
 
 
 def _size(value: ir.Value) -> list[int]:
