@@ -12,6 +12,7 @@ from tests.support.boundaries import FLOAT8, boundaries, differences
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
 from tests.support.values import FLOATS, INF, INTEGERS, NAN, edge_values, finite, grid
+from tests.support.ways_to_run import WAYS, made_to_run
 from torch_xla._engine.lowering.elementwise.pointwise import SAME_DTYPE, TO_FLOAT, TWO_TO_FLOAT
 
 aten = torch.ops.aten
@@ -217,6 +218,18 @@ def test_a_float_is_scaled_though_the_power_of_two_is_infinite_or_zero() -> None
             [call(aten.ldexp.Tensor, numbers, torch.tensor([140, -140, 200, -200, 1070, -1070]))], rtol=0, atol=0
         )
     check_calls([call(aten.ldexp.Tensor, torch.tensor([1.5], dtype=torch.float16) / 1024, torch.tensor([20, -3]))])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_float_is_scaled_to_a_subnormal_number_and_back(way: str) -> None:
+    numbers = torch.tensor([1.0, -1.5, 3e38, 1e-40, -1.4e-45, 0.0, -0.0, math.inf]).repeat_interleave(7)
+    exponents = torch.tensor([-149, -150, -127, -276, 23, 149, 277]).repeat(8)
+    with made_to_run(way, torch.ldexp) as scaled:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            result = scaled(numbers.to(dtype).to("xla"), exponents.to("xla")).cpu()
+            expected = torch.ldexp(numbers.to(dtype), exponents)
+            assert torch.equal(result, expected)
+            assert torch.equal(result.signbit(), expected.signbit())
 
 
 @pytest.mark.parametrize("rule", TWO_TO_FLOAT.values(), ids=lambda rule: rule.__name__)

@@ -85,6 +85,14 @@ def test_ranges_that_include_their_end(dtype: torch.dtype | None) -> None:
     check_calls(calls)
 
 
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_subnormal_numbers_are_counted_and_spaced_as_on_the_cpu() -> None:
+    check_calls([call(aten.range.step, 0, 1e-39, 2e-40, dtype=dtype) for dtype in (torch.bfloat16, torch.float32)])
+    ends = [(0, 1e-40, 7), (-1e-39, 1e-38, 8), (1e-39, 1.0, 5), (3e-40, 3e-40, 1)]
+    calls = [call(aten.linspace.default, *each, dtype=d) for each in ends for d in (torch.float32, torch.bfloat16)]
+    check_calls([*calls, call(aten.linspace.default, 0, 1e-310, 7, dtype=torch.float64)], rtol=0, atol=0)
+
+
 def test_great_integers_are_counted_exactly() -> None:
     check_calls([call(aten.arange.start_step, 2**60, 2**60 + 3, 1), call(aten.arange.default, True)])
 

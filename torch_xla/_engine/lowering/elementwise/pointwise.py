@@ -337,7 +337,25 @@ for ops, function in TWO_TO_FLOAT.items():
 
 
 def _scaled(self: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Multiply a float by powers of 2 of whole exponents, in three steps: the power itself may be infinite or 0."""
+    """Multiply a float by powers of 2 of whole exponents.
+
+    XLA:CPU flushes subnormal numbers, which float64 holds as others.
+    """
+    if widened(self).dtype != np.float32:
+        return _scaled_in_steps(self, exponent)
+    return lax.platform_dependent(  # type: ignore[no-any-return]
+        self, exponent, cpu=_scaled_in_float64, default=_scaled_in_steps
+    )
+
+
+def _scaled_in_float64(self: jax.Array, exponent: jax.Array) -> jax.Array:
+    most = 300  # the least float32 becomes infinite by 2^277, the greatest 0 by 2^-278
+    power = _exp2(jnp.clip(exponent.astype(np.int64), -most, most).astype(np.float64))
+    return (self.astype(np.float64) * power).astype(np.float32)
+
+
+def _scaled_in_steps(self: jax.Array, exponent: jax.Array) -> jax.Array:
+    """Multiply in three steps: the power itself may be infinite or 0."""
     result = widened(self)
     most = 126 if result.dtype == np.float32 else 1022
     rest = jnp.clip(exponent.astype(np.int64), -3 * most, 3 * most)

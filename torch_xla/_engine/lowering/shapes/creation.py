@@ -149,9 +149,9 @@ def range_with_step(
     start: jax.Array | float, end: jax.Array | float, step: jax.Array | float = 1, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
     result = _dtype_or_default(dtype)
-    # PyTorch truncates the numbers before it counts, for every integer dtype.
-    first, last, by = (float(n) if jnp.issubdtype(result, jnp.floating) else int(n) for n in (start, end, step))
-    return _progression(start, step, math.floor((last - first) / by) + 1, result)
+    # PyTorch rounds the numbers to some dtypes before it counts.
+    count = len(torch.ops.aten.range.step(start, end, step, dtype=dtypes.to_torch(result), device="meta"))
+    return _progression(start, step, count, result)
 
 
 def _progression(start: object, step: object, length: int, dtype: np.dtype) -> jax.Array:
@@ -163,7 +163,7 @@ def _progression(start: object, step: object, length: int, dtype: np.dtype) -> j
 @lowers(aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)
 def linspace(start: object, end: object, steps: int, *, dtype: torch.dtype | None = None) -> jax.Array:
     result = _dtype_of_space(start, end) if dtype is None else dtypes.to_jax(dtype)
-    return jnp.asarray(_spaced(start, end, steps, result, _module_for(start, end, result)).astype(result))
+    return jnp.asarray(_spaced(start, end, steps, result, _module_for(start, end, steps, result)).astype(result))
 
 
 @lowers(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
@@ -171,7 +171,7 @@ def logspace(
     start: object, end: object, steps: int, base: object = 10.0, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
     result = _dtype_of_space(start, end) if dtype is None else dtypes.to_jax(dtype)
-    module = _module_for(start, end, result)
+    module = _module_for(start, end, steps, result)
     exponents = _spaced(start, end, steps, result, module)
     return jnp.asarray(module.power(number_as(base, exponents.dtype), exponents).astype(result))
 
@@ -180,9 +180,17 @@ def _dtype_of_space(start: object, end: object) -> np.dtype:
     return np.result_type(_dtype_of_numbers(start, end), default_dtype())
 
 
-def _module_for(start: object, end: object, dtype: np.dtype) -> ModuleType:
+# Beyond as many numbers they are no constant of a program.
+_MOST_COMPUTED = 1 << 20
+
+
+def _module_for(start: Any, stop: Any, steps: int, dtype: np.dtype) -> ModuleType:
     # Truncation to an integer makes a rounding visible: NumPy keeps the compiler out of it where the numbers are known.
-    known = not isinstance(start, jax.Array) and not isinstance(end, jax.Array)
+    known = not isinstance(start, jax.Array) and not isinstance(stop, jax.Array)
+    if known and jnp.issubdtype(dtype, jnp.floating) and steps <= _MOST_COMPUTED:
+        least = np.finfo(np.result_type(dtype, np.float32)).smallest_normal
+        if any(not isinstance(end, complex) and 0 < abs(end) < least for end in (start, stop)):
+            return np  # XLA:CPU takes subnormal numbers for 0
     return np if known and jnp.issubdtype(dtype, jnp.integer) else jnp
 
 
