@@ -229,3 +229,59 @@ def test_an_out_is_refused_for_the_dtype_that_is_asked_for() -> None:
         # Which of the two, depends on the processor: on some, PyTorch has another kernel.
         with pytest.raises((ValueError, RuntimeError), match="out_dtype must match"):
             torch._scaled_mm(one, one.t(), factor, factor, out_dtype=torch.float8_e4m3fn, out=out)
+
+
+@pytest.mark.parametrize("way", ["recorded", "eager"])
+def test_some_operators_resize_without_a_warning(way: str) -> None:
+    def resized(x: torch.Tensor) -> list[torch.Tensor]:
+        outs = [torch.ones(5, dtype=x.dtype, device=x.device) for _ in range(4)]
+        torch.addbmm(x, x[None], x[None], out=outs[0])
+        torch.eye(3, out=outs[1])
+        torch.narrow_copy(x, 0, 0, 1, out=outs[2])
+        torch.bernoulli(x, out=outs[3])
+        return outs
+
+    x = torch.eye(3)
+    with made_to_run(way, resized) as function:
+        for ours, theirs in zip(function(x.to("xla")), resized(x), strict=True):
+            assert torch.equal(ours.cpu(), theirs)
+
+
+def test_a_warning_of_zeros_that_the_cpu_is_asked_with_is_not_shown() -> None:
+    # Warnings are errors: for a mask of zeros the CPU resizes `out` to nothing.
+    x, mask = torch.arange(4.0), torch.tensor([True, False, True, True])
+    out = torch.zeros(3, device="xla")
+    torch.masked_select(x.to("xla"), mask.to("xla"), out=out)
+    assert out.tolist() == [0, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("size", [(0,), (2,), (3, 3), (4, 4)], ids=str)
+def test_matrices_have_the_order_of_the_cpu_in_an_out_that_is_resized(size: tuple[int, ...]) -> None:
+    x = torch.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, 0.0], [0.5, 0.0, 2.0]])
+
+    def strides(device: str) -> list[tuple[int, ...]]:
+        a = x.to(device)
+        outs = [torch.ones(size, device=device) for _ in range(3)]
+        torch.cholesky_inverse(a, out=outs[0])
+        torch.geqrf(a, out=(outs[1], torch.ones(3, device=device)))
+        torch.linalg.householder_product(a, a[0], out=outs[2])
+        return [out.stride() for out in outs]
+
+    assert strides("xla") == strides("cpu")
+
+
+def test_a_sum_with_an_outer_product_takes_no_out_of_the_cpu_or_across_its_operand() -> None:
+    a, b = torch.zeros(3, 2, device="xla"), torch.ones(2, device="xla")
+    with pytest.raises(RuntimeError, match="Expected out tensor to have device xla:0, but got cpu"):
+        torch.addr(a[:2], b, b, out=torch.zeros(2, 2))
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        torch.addr(a[:2], b, b, out=a[1:])
+    assert torch.equal(torch.addr(a[:2], b, b, out=torch.zeros(2, 2, device="xla")).cpu(), torch.ones(2, 2))
+
+
+def test_the_dtype_of_an_out_is_refused_before_a_kernel_is_missed() -> None:
+    numbers = torch.ones(3, dtype=torch.float8_e4m3fn, device="xla")
+    for dtype, kind in ((torch.int32, "can't be cast to the desired output type Int"), (torch.float32, "add_stub")):
+        with pytest.raises(RuntimeError, match=kind):
+            torch.add(numbers, 0, out=torch.zeros(3, dtype=dtype, device="xla"))

@@ -48,6 +48,28 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
         pass
 
 
+# Operators that resize an `out=` without a warning.
+_RESIZES_QUIETLY = frozenset(
+    f"aten::{name}"
+    for name in ("addbmm.out", "bernoulli.out", "eye.m_out", "eye.out", "log_sigmoid_forward.output", "multinomial.out",
+                 "narrow_copy.out")
+)  # fmt: skip
+# Operators that give matrices column by column, but to an `out=` with elements that they resize, which is row by row.
+_RESIZES_TO_ROWS = frozenset(
+    f"aten::{name}"
+    for name in ("cholesky_inverse.out", "geqrf.a", "linalg_householder_product.out", "linalg_lstsq.out", "orgqr.out",
+                 "ormqr.out")
+)  # fmt: skip
+
+
+def fill_of(name: str, outs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Write the results of an operator to its `out=`, and resize these as it does."""
+    if name in _RESIZES_TO_ROWS:
+        pairs = zip(outs, results, strict=True)
+        results = [r.contiguous() if out.numel() and out.shape != r.shape else r for out, r in pairs]
+    fill_all(outs, results, name not in _RESIZES_QUIETLY, callers=5)
+
+
 def refusing_dtypes(name: str, kernel: Callable[..., object]) -> Callable[..., object]:
     """Return `kernel`, a hand-written `out=` form, with a check that the CPU accepts the dtypes of `out=`."""
     operator: Operator | None = None

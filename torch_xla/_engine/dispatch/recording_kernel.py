@@ -45,7 +45,7 @@ from .call_planning import SMALLEST_NORMAL, Call, Entry
 from .checks import cpu_errors
 from .checks.mixed_devices import admit
 from .op_schema import Operator, operator_of, read_by, written_by
-from .out_variants import fill_all
+from .out_variants import fill_of
 
 Kernel = Callable[..., Any]
 Plans = dict[tuple[Any, ...], Entry]
@@ -470,7 +470,10 @@ def out_variant(name: str) -> Kernel:
         given = [each.untyped_storage() for each in args if isinstance(each, Tensor)]
         both = [out for out in outs if out.untyped_storage() in given]  # read and written
         read = list(map(value_of, both))
-        results = compute(*args, **rest)
+        try:
+            results = compute(*args, **rest)
+        except NotImplementedError as error:  # the CPU may look at the dtype of `out` first
+            raise (cpu_errors.refusal_of_the_cpu(operator, args, kwargs) or error) from None
         flat = [results] if isinstance(results, Tensor) else list(results)
         cpu_errors.refuse_overlapping_out(operator, outs, flat, args, kwargs)
         changes = tuple((out.dtype, result.dtype) for out, result in zip(outs, flat, strict=True))
@@ -482,12 +485,12 @@ def out_variant(name: str) -> Kernel:
         cpu_errors.refuse_resizing_operands(operator, outs, flat, args, kwargs)
         cpu_errors.refuse_partial_overlap(operator, outs, args, kwargs)
         if not both:
-            fill_all(outs, flat)
+            fill_of(name, outs, flat)
         else:
             try:
                 with LOCK:
                     refuse_if_overtaken(both, read)
-                    fill_all(outs, flat)
+                    fill_of(name, outs, flat)
             except Overtaken:
                 return kernel(*args, **kwargs)
         return outs[0] if len(outs) == 1 else tuple(outs)

@@ -39,8 +39,9 @@ from .autocast import register_autocast
 # Views that do not say so: PyTorch's composition shares the memory, as callers like `torch.kron` rely on.
 _SHARING = frozenset(("aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"))
 
-# PyTorch's own `out=` forms compute in other kernels than the operator itself. `ldexp_` calls `ldexp.out`.
-_COMPUTED_APART = ("cummax.out", "cummin.out", "ldexp.out", "mode.values")
+# PyTorch's own `out=` forms compute in other kernels than the operator itself, or take an `out=` of the CPU. `ldexp_`
+# calls `ldexp.out`.
+_COMPUTED_APART = ("addr.out", "cummax.out", "cummin.out", "ldexp.out", "mode.values")
 
 # Overloads with an `out=` that do not say so. Their schemas would, but building all of them slows the import.
 _NAMED_AFTER_RESULTS = frozenset(
