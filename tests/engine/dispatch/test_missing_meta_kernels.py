@@ -274,3 +274,15 @@ def in_mode(mode: str, program: Any) -> Iterator[Any]:
         yield program
     finally:
         eager_mode(False)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_a_choice_between_halves_of_complex_numbers_and_a_small_float_keeps_their_dtype() -> None:
+    def chosen(device: str) -> torch.Tensor:
+        condition = torch.tensor([True, False], device=device)
+        numbers = torch.full((2,), 1 + 2j, dtype=torch.complex32, device=device)
+        return torch.where(condition, numbers, torch.tensor(2.0, device=device).to(torch.float8_e4m3fn))
+
+    ours, theirs = chosen("xla"), chosen("cpu")
+    assert ours.dtype is theirs.dtype is torch.complex32
+    assert ours.to(torch.complex64).tolist() == theirs.to(torch.complex64).tolist()

@@ -236,6 +236,10 @@ def test_a_lost_imaginary_part_is_warned_about_once_as_on_the_cpu(monkeypatch: p
         x.copy_(torch.ones(3, device="xla") * 1j)
     x.copy_(torch.ones(3, device="xla") * 1j)
     assert x.tolist() == [0, 0, 0]
+    monkeypatch.setattr(memory_ops, "_has_warned", False)
+    with pytest.warns(UserWarning, match="discards the imaginary part"):
+        x.fill_(torch.tensor(2 + 1j, device="xla"))
+    assert x.tolist() == [2, 2, 2]
 
 
 @cases(

@@ -246,6 +246,15 @@ def _shows_the_same(self: Tensor, src: Tensor) -> bool:
     return self.untyped_storage() is src.untyped_storage() and view_of(self) is view_of(src)
 
 
+_fill = recorder("aten::fill_.Tensor")
+
+
+def fill_(self: Tensor, value: Tensor) -> object:
+    """Implement `Tensor.fill_` with a tensor."""
+    _warn_of_lost_imaginary_part(value, self.dtype)
+    return _fill(self, value)
+
+
 _has_warned = False
 
 
@@ -375,6 +384,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "_copy_from_and_resize": copy_from_and_resize,
     "_local_scalar_dense": host_copies.item,
     "equal": equal,
+    "fill_.Tensor": fill_,
     "resize_": resize_,
     "set_": set_nothing,
     "set_.source_Storage": set_storage,

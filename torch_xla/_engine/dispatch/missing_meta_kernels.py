@@ -255,6 +255,9 @@ def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
         file, number, _ = user_line()
         warnings.warn_explicit(_BYTES_AS_CONDITION, UserWarning, file, number)
         condition = condition.to(torch.bool)
+    if self.is_complex() is not other.is_complex():  # PyTorch's own kernel knows no complex dtype of float8
+        dtype = torch.result_type(self, other)
+        self, other = (torch.empty_like(x, dtype=dtype) for x in (self, other))
     return aten.where.self(condition, self, other)  # type: ignore[no-any-return]
 
 

@@ -75,6 +75,15 @@ BAD: dict[str, tuple[Callable[[Make], Any], str]] = {
     "remainder of a number": (lambda t: torch.remainder(7, t(1, 0)), "It is 0 at [1]"),
     "fmod": (lambda t: torch.fmod(t(1, 2), t(1, 0)), "It is 0 at [1]"),
     "masked_fill": (lambda t: x(t).masked_fill(x(t) > 1, t(2 + 1j).sum()), "no imaginary part. It is 1 at []"),
+    "a number beyond": (
+        lambda t: t(1, 2, dtype=torch.int8).to(torch.int8).masked_fill(t(True, False), t(1000)[0]),
+        "a number that int8 holds. It is 1000",
+    ),
+    "a number of NaN": (lambda t: t(1, 2).masked_fill(t(True, False), t(NAN)[0]), "int64 holds. It is nan"),
+    "masked_scatter_backward": (
+        lambda t: torch.ops.aten.masked_scatter_backward(t(1.0, 2.0), t(True, True), [1]),
+        "true 1 times at most.* It is 2",
+    ),
     "bernoulli": (lambda t: torch.bernoulli(t(0.5, 1.5)), "must be from 0 to 1. It is 1.5 at [1]"),
     "bernoulli of NaN": (lambda t: torch.bernoulli(t(0.5, NAN)), "It is nan at [1]"),
     "bernoulli_": (lambda t: x(t).bernoulli_(t(0.5, 0.5, 0.5, -0.5)), "`p` .* It is -0.5 at [3]"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.engine.dispatch.checks.test_device_values import BAD, GOOD, NAN
+from tests.engine.dispatch.checks.test_device_values import BAD, GOOD, INF, NAN
 from torch_xla._engine.dispatch.checks.host_values import IS_BAD
 
 Make = Callable[..., torch.Tensor]
@@ -50,6 +50,14 @@ CASES: dict[str, Callable[[Make], Any]] = {
     "elements for a mask of each row": lambda t: t([0.0, 1.0], [2.0, 3.0]).masked_scatter_(t(True, False), t(1.0)),
     "a fraction of one": lambda t: torch.quantile(t(1.0, 2.0), t(1.5)[0]),
     "fractions, into a tensor": lambda t: torch.nanquantile(t(1.0, 2.0), t(0.5, NAN), out=t(0.0, 0.0)),
+    "a number that bytes do not hold": lambda t: t(1, 2, dtype=torch.int8).masked_fill(t(True, False), t(1000)[0]),
+    "a number of the CPU": lambda t: t(1.0, dtype=torch.float16).masked_fill_(t(True), torch.tensor(1e9)),
+    "NaN for integers": lambda t: t(1, 2).masked_fill(t(True, False), torch.tensor(NAN)),
+    "a complex number for floats": lambda t: t(1.0, 2.0).masked_fill(t(True, False), torch.tensor(1j)),
+    "a number too small": lambda t: t(1, 2, dtype=torch.uint8).masked_fill(t(True, False), torch.tensor(-500)),
+    "a number for some places": lambda t: t(1, 2, dtype=torch.int8).index_fill(0, t(1), t(1000).reshape(())),
+    "the same of halves": lambda t: t(1.0, dtype=torch.float16).index_fill_(0, t(0), torch.tensor(-1e9)),
+    "gradients for a mask": lambda t: torch.ops.aten.masked_scatter_backward(t(1.0, 2.0), t(True, True), [1]),
     "a negative threshold": lambda t: F.smooth_l1_loss(t(1.0), t(2.0), beta=-1.0),
 }  # fmt: skip
 
@@ -71,6 +79,11 @@ FINE: dict[str, Callable[[Make], Any]] = {
     "a complex number in place": lambda t: t(0, 1).masked_fill_(t(True, False), t(2 + 0j).reshape(())),
     "a complex number as a truth value": lambda t: t(False, False).masked_fill(t(True, False), t(1j).reshape(())),
     "a part of a mask": lambda t: t(0.0, 1.0).__setitem__(t(True, True, True)[:2], t(5.0, 6.0)),
+    "infinity for halves": lambda t: t(1.0, dtype=torch.float16).masked_fill(t(True), torch.tensor(INF)),
+    "bytes that wrap around": lambda t: t(1, 2, dtype=torch.uint8).masked_fill(t(True, False), torch.tensor(-5)),
+    "a number as a truth value": lambda t: t(False).masked_fill(t(True), torch.tensor(1000)),
+    "a number that is cut off": lambda t: t(1, 2).index_fill(0, t(1), torch.tensor(2.5)),
+    "fewer gradients than a mask": lambda t: torch.ops.aten.masked_scatter_backward(t(1.0, 2.0), t(True, False), [3]),
     "no target": lambda t: F.nll_loss(t([0.5, 0.5]), t(7), ignore_index=7),
     "floats by the number zero": lambda t: (t(1.0) // 0, t(1.0) % 0, torch.fmod(t(1.0), 0), t(1) // 0.0),
     "a true quotient": lambda t: (torch.div(t(1, 2), 0), t(1, 2) / t(0, 1), torch.div(t(1), 0, rounding_mode=None)),

@@ -156,3 +156,8 @@ def test_places_to_split_at_are_refused_in_the_words_of_the_cpu(places: Any, num
 def test_places_go_to_memory_of_the_same_device() -> None:
     with pytest.raises(RuntimeError, match="same device, but got out on cpu and self on xla:0. Move it with"):
         torch.nonzero(torch.ones(2, device="xla"), out=torch.empty(0, dtype=torch.int64))
+
+
+def test_a_shape_is_read_from_a_tensor() -> None:
+    shaped = torch.ops.aten._reshape_from_tensor(torch.arange(6).to("xla"), torch.tensor([2, 3]).to("xla"))
+    assert shaped.tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -137,3 +137,12 @@ def test_a_triangle_may_be_written_to_elements_that_out_shows_several_times(
     out = found.expand(2, 3, 4)
     assert getattr(torch, name)(x.to("xla"), diagonal, out=out) is out
     assert torch.equal(found.cpu(), expected)
+
+
+def test_weights_are_brought_into_the_range_of_halves_in_place() -> None:
+    for device in ("cpu", "xla"):
+        weight = torch.tensor([[1e9, -1e9, 2.0, 1e-9, float("inf"), 65505.0]], device=device)
+        result = torch.ops.aten._saturate_weight_to_fp16(weight)
+        assert result.tolist() == weight.tolist() == torch.tensor([[65504, -65504, 2, 1e-9, 65504, 65504]]).tolist()
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Long"):
+        torch.ops.aten._saturate_weight_to_fp16(torch.tensor([[1, 2]], device="xla"))

@@ -93,6 +93,7 @@ def test_distances_without_points_or_dimensions_agree() -> None:
         points = torch.zeros(left), torch.zeros(right)
         check_calls(call(aten._cdist_forward.default, *points, p, None) for p in (1.0, 2.0, INF))
     check_calls([call(aten._pdist_forward.default, torch.zeros(rows, 3), 2.0) for rows in (0, 1)])
+    check_calls([call(aten._pdist_forward.default, torch.randn(size), 2.0) for size in ((1, 4, 3), (3, 4, 2))])
 
 
 def test_batches_of_points_are_broadcast() -> None:

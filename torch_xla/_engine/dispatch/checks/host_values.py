@@ -16,6 +16,7 @@ from ...tensor.storage import shows_all, value_of
 from ..op_schema import operator_of
 from ..recording_kernel import recorder, recorder_of_two
 from . import cpu_errors
+from .scalar_ranges import holds_number
 
 MEAN = 1
 
@@ -100,6 +101,15 @@ def _leaves_elements(
     return bool((known < 0).any() or (known.sum(-1) != data.shape[known.ndim - 1]).any())
 
 
+def _fills_beyond(self: Tensor, mask: Tensor, value: object) -> bool:
+    return not holds_number(self.dtype, value)
+
+
+def _leaves_gradients(grad_output: Tensor, mask: Tensor, sizes: Sequence[int]) -> bool:
+    known = _shown(mask) if mask.shape == grad_output.shape else None
+    return known is not None and int(known.sum()) > int(np.prod(sizes))
+
+
 # By operator, whether a call has values that there cannot be.
 IS_BAD: dict[str, Callable[..., bool]] = {
     "_embedding_bag": _no_bags,
@@ -123,6 +133,9 @@ IS_BAD: dict[str, Callable[..., bool]] = {
     "fmod_.Tensor": _divides_by_zero,
     "histc": _finds_no_range,
     "lu_unpack": lambda LU, pivots, *_, **__: LU.dim() > 1 and beyond(pivots, 1, LU.shape[-2]),
+    "masked_fill.Tensor": _fills_beyond,
+    "masked_fill_.Tensor": _fills_beyond,
+    "masked_scatter_backward": _leaves_gradients,
     "max_unpool2d": _unpools_outside,
     "max_unpool3d": _unpools_outside,
     "multi_margin_loss": lambda self, target, *_: bool(self.dim()) and beyond(target, 0, self.shape[-1] - 1),

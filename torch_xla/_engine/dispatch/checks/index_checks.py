@@ -16,6 +16,7 @@ from ..call_planning import type_name
 from ..op_schema import operator_of
 from ..recording_kernel import recorder
 from . import cpu_errors
+from .scalar_ranges import holds_number
 
 # Position of the index and of the dimension it counts in.
 _BY_DIMENSION = (
@@ -66,6 +67,8 @@ def by_dimension(name: str) -> Callable[..., object]:
                 index = index.to(device_for(tensor.device).torch_device)
                 args = (tensor, dim, index, *args[3:])
             if -tensor.dim() <= dim < tensor.dim() and _is_outside(index, tensor.shape[dim], from_end):
+                cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
+            if fills and len(args) > 3 and not holds_number(tensor.dtype, args[3]):
                 cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
             if not tensor.dim() and dim in (-1, 0):
                 _refuse_another_place(name.partition(".")[0].rstrip("_"), index, args[3:])

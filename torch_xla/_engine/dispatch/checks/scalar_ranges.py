@@ -21,6 +21,7 @@ import torch
 
 from ...compat.names.torch import pytree, schema_of
 from ...lowering.views.storage_access import PLACES
+from ...tensor.host_known_values import known_numbers
 from ..op_schema import Operator
 from . import cpu_errors
 
@@ -123,6 +124,26 @@ def limits_of(
         return None
     least, greatest = max(least for least, _ in limits), min(most for _, most in limits)
     return Limits(least, greatest, is_unsigned, is_endless, given_places)
+
+
+def holds_number(dtype: torch.dtype, tensor: object) -> bool:
+    """Return whether a dtype holds the number of a tensor that PyTorch reads as one, as far as the host knows it.
+
+    It may deny that of numbers that the CPU takes.
+    """
+    known = None
+    if isinstance(tensor, torch.Tensor):
+        known = tensor.detach().resolve_conj() if tensor.device.type == "cpu" else known_numbers(tensor)
+    if known is None or math.prod(known.shape) != 1 or dtype is torch.bool:
+        return True
+    number = known.item()
+    if isinstance(number, complex):
+        if number.imag and not dtype.is_complex:
+            return False
+        number = number.real
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+    return abs(number) <= torch.finfo(dtype).max or (dtype not in _FINITE and not math.isfinite(number))
 
 
 def _given(

@@ -271,6 +271,7 @@ def register_splits() -> list[torch.library.Library]:
 
 
 KERNELS: dict[str, Callable[..., object]] = {
+    "_reshape_from_tensor": lambda self, shape: self.reshape(shape.tolist()),
     "_unique": unique,
     "_unique2": unique2,
     "bincount": bincount,

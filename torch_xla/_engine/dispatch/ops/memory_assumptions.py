@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..checks.cpu_errors import refuse_if_the_cpu_does
+from ..op_schema import operator_of
 from ..recording_kernel import out_variant, recorder
 
 
@@ -122,7 +124,17 @@ def _triangle_out(name: str) -> Callable[..., object]:
     return kernel
 
 
+_MOST = torch.finfo(torch.float16).max
+
+
+def saturate_weight_to_fp16(weight: Tensor) -> Tensor:
+    """Implement `aten::_saturate_weight_to_fp16`, which writes to its operand and does not declare that."""
+    refuse_if_the_cpu_does(operator_of("aten::_saturate_weight_to_fp16"), (weight,), {})
+    return weight.clamp_(-_MOST, _MOST)
+
+
 KERNELS: dict[str, Callable[..., object]] = {
+    "_saturate_weight_to_fp16": saturate_weight_to_fp16,
     "tril_": _triangle("tril_"),
     "triu_": _triangle("triu_"),
     "tril.out": _triangle_out("tril"),

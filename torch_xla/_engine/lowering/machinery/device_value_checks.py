@@ -355,6 +355,30 @@ def normal(mean: object, std: jax.Array, *_: object, **__: object) -> Iterator[C
 def masked_fill(self: jax.Array, mask: jax.Array, value: jax.Array) -> Iterator[Condition]:
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self) and self.dtype != np.bool_:
         yield Condition("value", value.imag != 0, value.imag, "must have no imaginary part")
+    yield from _number_for(self.dtype, value)
+
+
+def _number_for(dtype: np.dtype, value: jax.Array) -> Iterator[Condition]:
+    """Yield what must hold of a number that PyTorch converts to `dtype`, and refuses where that changes it much."""
+    if dtype == np.bool_ or jnp.iscomplexobj(value):
+        return
+    number = value.astype(np.float64)
+    if jnp.issubdtype(dtype, jnp.integer):
+        # PyTorch lets negative integers wrap around.
+        least = -int(jnp.iinfo(dtype).max) if dtype.kind == "u" and _whole(value) else int(jnp.iinfo(dtype).min)
+        bad = ~((number >= least) & (number <= int(jnp.iinfo(dtype).max)))
+    else:
+        bad = jnp.isfinite(number) & (jnp.abs(number) > float(jnp.finfo(dtype).max))
+    yield Condition("value", bad, value, f"must be a number that {dtype.name} holds")
+
+
+@checks(aten.masked_scatter_backward.default)
+def masked_scatter_backward(
+    grad_output: jax.Array, mask: jax.Array, sizes: Sequence[int], *_: object
+) -> Iterator[Condition]:
+    count = jnp.sum(jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, grad_output.shape)), dtype=np.int64)
+    size = int(np.prod(sizes))
+    yield Condition("mask", count > size, count, f"must be true {size} times at most, for as many gradients")
 
 
 @checks(aten.histc.default)

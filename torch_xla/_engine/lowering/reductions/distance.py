@@ -162,8 +162,12 @@ def _pairs(self: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @lowers(aten._pdist_forward.default)
 def pdist_forward(self: jax.Array, p: float = 2.0) -> jax.Array:
+    count, size = self.shape[:2]
+    # Of more than two dimensions PyTorch takes vectors as long as the second one, and as many pairs as the first makes.
     operand = widened(self)
-    first, second = _pairs(self)
+    if self.ndim > 2:
+        operand = operand.reshape(-1, size) if self.size else jnp.zeros((count, 0), operand.dtype)
+    first, second = (places[: count * (count - 1) // 2] for places in _pairs(operand))
     return magnitude_norm(jnp.abs(operand[first] - operand[second]), float(p), (1,))
 
 
