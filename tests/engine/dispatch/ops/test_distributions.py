@@ -140,3 +140,22 @@ def test_tracing_a_draw_takes_no_numbers_of_the_generator(draw: Callable[[], tor
     for _ in range(2):
         torch.manual_seed(3)
         assert torch.equal(compiled().cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8, torch.bool], ids=str)
+def test_the_first_integers_of_a_dtype_are_drawn_from_a_generator_of_the_device(dtype: torch.dtype) -> None:
+    # The CPU is asked about the dtype, with a generator of its own.
+    ours, theirs = torch.Generator(device="xla").manual_seed(3), torch.Generator()
+    untouched = theirs.get_state()
+    draws: list[Callable[[torch.Generator], torch.Tensor]] = [
+        lambda g: torch.randint(0, 2, (99,), dtype=dtype, device="xla", generator=g),
+        lambda g: torch.randint(2, (99,), dtype=dtype, device="xla", generator=g),
+        lambda g: torch.randint(0, 2, (99,), generator=g, out=torch.empty(0, dtype=dtype, device="xla")),
+        lambda g: torch.randint_like(torch.empty(99, dtype=dtype, device="xla"), 2, generator=g),
+        lambda g: torch.empty(99, dtype=dtype, device="xla").bernoulli_(0.5, generator=g),
+    ]
+    for draw in draws:
+        with pytest.raises(RuntimeError, match="Expected a 'xla' device type for generator"):
+            draw(theirs)
+        assert draw(ours).float().mean().item() not in (0, 1)
+    assert torch.equal(theirs.get_state(), untouched)

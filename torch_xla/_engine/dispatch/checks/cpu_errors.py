@@ -334,6 +334,8 @@ class _Twins:
         """Return the twin of a tensor; other arguments as the CPU takes them."""
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
+        if isinstance(leaf, torch.Generator):
+            return torch.Generator()  # the CPU refuses one of the device, and would take numbers of its own
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._tensors:
