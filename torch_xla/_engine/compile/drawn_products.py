@@ -19,8 +19,8 @@ _ENDS = frozenset(
                  "reduce_window", "scatter", "sort", "while")
 )  # fmt: skip
 _SUMS = frozenset(("stablehlo.add", "stablehlo.subtract"))
-# A number from a range with two ends is one sum, to which a distribution adds its own. What has gone through more, such
-# as a dropout, a residual connection and the difference from a mean, is data with noise.
+# A number from a range with two ends is one sum, to which a distribution adds its own. A value of more sums, such as a
+# dropout, a residual connection and the difference from a mean, is data with noise.
 _MOST_SUMS = 1
 # By the width of a float, the bits of one of its NaN.
 _NAN = {16: 0x7FFF, 32: 0x7FC0BEEF, 64: 0x7FF8BEEF00000000}
