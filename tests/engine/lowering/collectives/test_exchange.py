@@ -14,13 +14,14 @@ from torch_xla._engine.lowering.machinery import replica_axis
 from torch_xla._engine.runtime import device_assignment, platform
 
 COUNT = 4
+PLATFORMS = ("cpu", "gpu", "tpu")  # whose forms of a collective the CPU computes
 DTYPES = [np.bool_, np.uint8, np.int16, np.int64, np.float16, jnp.bfloat16, np.float32, np.complex64]
 
 
-def among_four(function: Callable[..., Any], *rows: Any) -> Any:
-    """Return the results of four processes with one row each."""
+def among_four(function: Callable[..., Any], *rows: Any, on: str = "cpu") -> Any:
+    """Return the results of four processes with one row each, computed as on a platform."""
     alone = device_assignment.of_replicas(tuple(platform.local_devices()[:1]))
-    four = replace(alone, devices=alone.devices * COUNT)
+    four = replace(alone, devices=alone.devices * COUNT, platform=on)
 
     def program(*arrays: Any) -> Any:
         with replica_axis.lowering_for(four):
@@ -43,8 +44,9 @@ REDUCTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("on", PLATFORMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_reductions(dtype: Any) -> None:
+def test_reductions(dtype: Any, on: str) -> None:
     given, small = rows(dtype, 2, 3), rows(dtype, 1)
     kind = np.dtype(dtype).kind
     names = [
@@ -56,7 +58,7 @@ def test_reductions(dtype: Any) -> None:
     def all_of_them(*arrays: Any) -> list[Any]:
         return [exchange.all_reduce(list(arrays), name, ()) for name in names]
 
-    for name, found in zip(names, among_four(all_of_them, given, small), strict=True):
+    for name, found in zip(names, among_four(all_of_them, given, small, on=on), strict=True):
         for before, after in zip((given, small), found, strict=True):
             wide = before.astype(np.float64) if kind in "fV" else before
             function = {"sum": np.logical_or, "mul": np.logical_and}.get(name) if kind == "b" else None
@@ -67,33 +69,78 @@ def test_reductions(dtype: Any) -> None:
             )
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_what_is_sent_arrives_as_it_was(dtype: Any) -> None:
+@pytest.mark.parametrize("on", PLATFORMS)
+@pytest.mark.parametrize("dtype", [*DTYPES, np.float64, jnp.float8_e4m3fn], ids=lambda dtype: np.dtype(dtype).name)
+def test_what_is_sent_arrives_as_it_was(dtype: Any, on: str) -> None:
     given = rows(dtype, 2, 4)
+    if np.dtype(dtype).kind == "f":
+        given[2, 0] = -0.0, np.nan, np.inf, np.finfo(dtype).smallest_subnormal
 
     def all_of_them(array: Any) -> list[Any]:
         return [
             exchange.all_gather([array, array[:, :1]], 1, COUNT, ())[0],
+            exchange.all_gather([array], 1, COUNT, ())[0],
             exchange.all_to_all(array, 1, 0, COUNT, ()),
             exchange.collective_permute(array, ((0, 1), (1, 3), (3, 2), (2, 0))),
-            exchange.broadcast([array], 2, ())[0],
+            # A GPU's own broadcast XLA has for GPUs alone.
+            exchange.broadcast([array], 2, ())[0] if on != "gpu" else exchange.all_gather([array], 0, COUNT, ())[0][4:6],
         ]
 
-    gathered, moved, sent, root = among_four(all_of_them, given)
+    gathered, one_gathered, moved, sent, root = among_four(all_of_them, given, on=on)
     for process in range(COUNT):
-        np.testing.assert_array_equal(gathered[process], np.concatenate(list(given), 1))
-        np.testing.assert_array_equal(
-            moved[process], np.concatenate([each[:, process : process + 1] for each in given])
-        )
-        np.testing.assert_array_equal(root[process], given[2])
+        assert_same_bits(gathered[process], np.concatenate(list(given), 1))
+        assert_same_bits(one_gathered[process], np.concatenate(list(given), 1))
+        assert_same_bits(moved[process], np.concatenate([each[:, process : process + 1] for each in given]))
+        assert_same_bits(root[process], given[2])
     for process, source in enumerate((2, 0, 3, 1)):
-        np.testing.assert_array_equal(sent[process], given[source])
+        assert_same_bits(sent[process], given[source])
 
 
-@pytest.mark.parametrize(("dtype", "sent"), [(np.float32, "f32"), (np.int16, "u32"), (np.int64, "i64")], ids=str)
-def test_words_are_sent_as_what_they_are(dtype: Any, sent: str) -> None:
+def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.view(np.uint8), np.ascontiguousarray(expected).view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64], ids=lambda dtype: np.dtype(dtype).name)
+def test_extremes_of_64_bits_as_a_tpu_finds_them(dtype: Any) -> None:
+    limits = np.finfo(dtype) if dtype is np.float64 else np.iinfo(dtype)
+    drawn = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, (COUNT, 200)).astype(dtype)
+    drawn[:, 0] = limits.min, 0, 5, limits.max
+    drawn[:, 1] = 5 + 2**32, 4 + 2**32, 6 + 2**33, 7 + 2**33  # of equal upper halves the lower ones decide
+
+    def both(array: Any) -> list[Any]:
+        return [exchange.all_reduce([array], name, ())[0] for name in ("min", "max")]
+
+    least, most = among_four(both, drawn, on="tpu")
+    for process in range(COUNT):
+        np.testing.assert_array_equal(least[process], drawn.min(0))
+        np.testing.assert_array_equal(most[process], drawn.max(0))
+
+
+def test_a_gpu_broadcasts() -> None:
     def program(*arrays: Any) -> Any:
-        with replica_axis.lowering_for(replace(device_assignment.of_replicas(tuple(platform.local_devices()[:1])))):
+        alone = device_assignment.of_replicas(tuple(platform.local_devices()[:1]))
+        with replica_axis.lowering_for(replace(alone, devices=alone.devices * COUNT, platform="gpu")):
+            replica_axis.begin(jnp.zeros(1))
+            return exchange.broadcast([*arrays], 2, ()), exchange.broadcast([*arrays], 1, ((0, 1), (2, 3)))
+
+    given = jnp.zeros((4, 2), jnp.bfloat16)
+    traced = str(jax.make_jaxpr(program, axis_env=[(device_assignment.REPLICAS, COUNT)])(given))
+    assert traced.count("pbroadcast[axis_name=('replicas',) source=2]") == 1
+    assert traced.count("psum") == 1 and ":u16[4,2] = psum" in traced  # XLA's broadcast knows no groups
+
+
+SENT = [
+    ("cpu", np.float32, "f32"), ("cpu", np.int16, "u32"), ("cpu", np.int64, "i64"), ("cpu", np.bool_, "u32"),
+    ("tpu", jnp.bfloat16, "bf16"), ("tpu", np.int8, "i8"), ("tpu", np.bool_, "u8"), ("gpu", np.float16, "f16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("on", "dtype", "sent"), SENT, ids=lambda each: each if isinstance(each, str) else None)
+def test_words_are_sent_as_what_they_are(on: str, dtype: Any, sent: str) -> None:
+    def program(*arrays: Any) -> Any:
+        alone = device_assignment.of_replicas(tuple(platform.local_devices()[:1]))
+        with replica_axis.lowering_for(replace(alone, platform=on)):
             replica_axis.begin(jnp.zeros(1))
             return [
                 exchange.all_gather([arrays[0]], 0, 1, ())[0],

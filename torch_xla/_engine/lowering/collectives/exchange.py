@@ -2,10 +2,15 @@
 
 `groups` lists which processes exchange with which, each process in one group; empty, it is one group of all. XLA
 gathers and scatters in groups of one size only; in others it is done by a sum over words, which is exact.
+
+Between CPUs all words have at least 32 bits, because less cannot be sent, and arrays travel as one row. TPUs and GPUs
+send each array in its own dtype and shape: a TPU copies an array to make a row of it, and twice the bits take twice the
+time. Of 64-bit values a TPU's compiler adds integers alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -58,17 +63,33 @@ def _are_equal(groups: Groups) -> bool:
 @lowers(ALL_REDUCE)
 def all_reduce(arrays: list[jax.Array], reduction: str, groups: Groups) -> list[jax.Array]:
     """Reduce each array over the processes of a group."""
-    flat = [array.reshape(1, -1) for array in arrays]
-    reduced = _together(flat, lambda joined: _reduced(joined, reduction, groups))
-    return [result.reshape(array.shape) for result, array in zip(reduced, arrays, strict=True)]
+    return _in_rows(arrays, lambda joined: _reduced(joined, reduction, groups))
+
+
+def _platform() -> str:
+    target = replica_axis.target_in_use()
+    assert target is not None
+    return target.platform
+
+
+def _in_rows(arrays: Sequence[jax.Array], exchange: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
+    """Call `exchange`, which keeps sizes, for each array, small ones of one dtype as one row."""
+    rows = [array.reshape(1, -1) for array in arrays]
+    own = {} if _platform() == "cpu" else {index: partial(exchange, array) for index, array in enumerate(arrays)}
+    found = _together(rows, exchange, alone=own)
+    return [result.reshape(array.shape) for result, array in zip(found, arrays, strict=True)]
 
 
 def _together(
-    rows: Sequence[jax.Array], exchange: Callable[[jax.Array], jax.Array], small: int = _SMALL
+    rows: Sequence[jax.Array],
+    exchange: Callable[[jax.Array], jax.Array],
+    small: int = _SMALL,
+    alone: Mapping[int, Callable[[], jax.Array]] = MappingProxyType({}),
 ) -> list[jax.Array]:
     """Call `exchange` for each matrix; those of one dtype with fewer bytes than `small` go side by side.
 
-    It takes and gives matrices of one width.
+    It takes and gives matrices of one width. `alone` has what to call for a matrix that goes alone, where that is
+    something else.
     """
     results: list[jax.Array] = list(rows)
     together: dict[np.dtype, list[int]] = {}
@@ -76,8 +97,11 @@ def _together(
         if each.size * each.dtype.itemsize < small:
             together.setdefault(each.dtype, []).append(index)
         else:
-            results[index] = exchange(each)
+            results[index] = alone[index]() if index in alone else exchange(each)
     for indices in together.values():
+        if len(indices) == 1 and indices[0] in alone:
+            results[indices[0]] = alone[indices[0]]()
+            continue
         joined = rows[indices[0]] if len(indices) == 1 else jnp.concatenate([rows[index] for index in indices], 1)
         ends = np.cumsum([rows[index].shape[1] for index in indices])
         for index, part in zip(indices, jnp.split(exchange(joined), ends[:-1], 1), strict=True):
@@ -89,15 +113,20 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
     if not array.size:
         return array
     dtype = array.dtype
+    platform = _platform()
     if dtype == np.bool_:
-        return _reduced(array.astype(np.int32), _OF_BOOL[reduction], groups).astype(np.bool_)
+        words = array.astype(np.int32 if platform == "cpu" else np.uint8)
+        return _reduced(words, _OF_BOOL[reduction], groups).astype(np.bool_)
     if reduction == "sum" and jnp.issubdtype(dtype, np.complexfloating):
         parts = _reduced(jnp.stack([array.real, array.imag]), reduction, groups)
         return jax.lax.complex(parts[0], parts[1])
-    if reduction not in _OF_XLA:
+    is_long = platform == "tpu" and dtype.itemsize == 8 and reduction in ("min", "max")
+    if is_long and jnp.issubdtype(dtype, np.integer):
+        return _extreme_in_halves(array, reduction, groups)
+    if is_long or reduction not in _OF_XLA:
         rows = _gathered(array, groups, _largest(groups), fill=_neutral(reduction, dtype))
-        return _REDUCERS[reduction](rows, axis=0).astype(dtype)
-    on_cpu = replica_axis.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+        return {**_REDUCERS, **_ROWS}[reduction](rows, axis=0).astype(dtype)
+    on_cpu = platform == "cpu"
     narrow = dtype.itemsize < 4 and on_cpu
     wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
     reduce = partial(_OF_XLA[reduction], axis_name=replica_axis.axis(), axis_index_groups=_index_groups(groups))
@@ -105,6 +134,16 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
         reduce = partial(_reduced_in_parts, reduction, groups)
     reduced = replica_axis.in_order(reduce, wide, in_place=True)
     return reduced.astype(dtype)
+
+
+def _extreme_in_halves(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
+    """Reduce integers of 64 bits: their upper halves, then the lower ones of those whose upper half is the result's."""
+    high_dtype = np.dtype(np.int32 if jnp.issubdtype(array.dtype, np.signedinteger) else np.uint32)
+    high, low = (array >> 32).astype(high_dtype), array.astype(np.uint32)
+    found = _reduced(high, reduction, groups)
+    other = np.iinfo(np.uint32).max if reduction == "min" else 0
+    lower = _reduced(jnp.where(high == found, low, jnp.uint32(other)), reduction, groups)
+    return (found.astype(array.dtype) << 32) | lower.astype(array.dtype)
 
 
 def _reduced_in_parts(reduction: str, groups: Groups, array: jax.Array) -> jax.Array:
@@ -121,6 +160,8 @@ def _reduced_in_parts(reduction: str, groups: Groups, array: jax.Array) -> jax.A
 def _neutral(reduction: str, dtype: np.dtype) -> Any:
     if reduction == "mul":
         return np.ones((), dtype)
+    if reduction in ("min", "max") and jnp.issubdtype(dtype, np.inexact):
+        return np.array(np.inf if reduction == "min" else -np.inf, dtype)
     return np.array(-1 if reduction == "and" else 0).astype(dtype)
 
 
@@ -146,13 +187,14 @@ def _position(groups: Groups) -> jax.Array:
 
 
 def _words(array: jax.Array) -> jax.Array:
-    """Return the bits of an array, as unsigned words that can be added and sent on every platform."""
+    """Return the bits of an array, as unsigned words that can be added and sent on the platform."""
+    is_wide = _platform() == "cpu"
     if array.dtype == np.bool_:
-        return array.astype(np.uint32)
+        return array.astype(np.uint32 if is_wide else np.uint8)
     if jnp.issubdtype(array.dtype, np.complexfloating):
         return _words(jnp.stack([array.real, array.imag]))
     bits = jax.lax.bitcast_convert_type(array, np.dtype(f"uint{8 * array.dtype.itemsize}"))
-    return bits.astype(np.uint32) if bits.dtype.itemsize < 4 else bits
+    return bits.astype(np.uint32) if is_wide and bits.dtype.itemsize < 4 else bits
 
 
 def _from_words(words: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -171,13 +213,17 @@ def _move(send: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array
     """Call `send(array)`, which changes no bit, in order. It waits as words, and travels as words where it must: for
     words that come and are meant as other numbers XLA copies all of them."""
     is_complex = jnp.issubdtype(array.dtype, np.complexfloating)
-    if is_complex or array.dtype.itemsize < 4:
+    if is_complex or array.dtype == np.bool_ or (array.dtype.itemsize < 4 and _platform() == "cpu"):
         return replica_axis.in_order(send, _words(array))
     return replica_axis.in_order(lambda words: send(_from_words(words, array.dtype)), _words(array))
 
 
 def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
     add = partial(jax.lax.psum, axis_name=replica_axis.axis(), axis_index_groups=_index_groups(groups))
+    if words.dtype == np.uint64 and _platform() == "tpu":
+        high, low = (words >> 32).astype(np.uint32), words.astype(np.uint32)
+        high, low = replica_axis.in_order(add, high), replica_axis.in_order(add, low)
+        return (high.astype(np.uint64) << 32) | low
     return replica_axis.in_order(add, words)
 
 
@@ -210,8 +256,31 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: object = None) 
 def all_gather(arrays: list[jax.Array], dim: int, size: int, groups: Groups) -> list[jax.Array]:
     """Return each array with those of the other processes of a group, `size` in all, along dimension `dim`."""
     flat = [array.reshape(1, -1) for array in arrays]
-    gathered = _together(flat, lambda joined: _gathered(joined[0], groups, size), _SMALL_PARTS // size)
-    return [_merged(rows.reshape(size, *array.shape), dim) for rows, array in zip(gathered, arrays, strict=True)]
+    alone: dict[int, Callable[[], jax.Array]] = {}
+    if _platform() != "cpu" and _are_equal(groups):
+        alone = {index: partial(_gathered_along, array, dim, groups) for index, array in enumerate(arrays)}
+    gathered = _together(flat, lambda joined: _gathered(joined[0], groups, size), _SMALL_PARTS // size, alone)
+    whole = [_with(array, dim, size) for array in arrays]
+    return [
+        rows if rows.shape == shape else _merged(rows.reshape(size, *array.shape), dim)
+        for rows, array, shape in zip(gathered, arrays, whole, strict=True)
+    ]
+
+
+def _with(array: jax.Array, dim: int, size: int) -> tuple[int, ...]:
+    return (*array.shape[:dim], array.shape[dim] * size, *array.shape[dim + 1 :])
+
+
+def _gathered_along(array: jax.Array, dim: int, groups: Groups) -> jax.Array:
+    extra = int(jnp.issubdtype(array.dtype, np.complexfloating))  # complex numbers have their two parts in front
+    gather = partial(
+        jax.lax.all_gather,
+        axis_name=replica_axis.axis(),
+        axis=dim + extra,
+        axis_index_groups=_index_groups(groups),
+        tiled=True,
+    )
+    return _from_words(_move(gather, array), array.dtype)
 
 
 def _merged(rows: jax.Array, dim: int) -> jax.Array:
@@ -243,8 +312,10 @@ def _parts(array: jax.Array, dim: int, size: int) -> jax.Array:
 def _reduced_part(array: jax.Array, reduction: str, dim: int, size: int, groups: Groups) -> jax.Array:
     dtype = array.dtype
     plain = reduction == "sum" and dtype != np.bool_ and not jnp.issubdtype(dtype, np.complexfloating)
+    platform = _platform()
+    plain &= platform != "tpu" or dtype != np.float64
     if plain and _are_equal(groups) and array.size:
-        narrow = dtype.itemsize < 4 and replica_axis.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+        narrow = dtype.itemsize < 4 and platform == "cpu"
         wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
         scatter = partial(
             jax.lax.psum_scatter,
@@ -295,12 +366,14 @@ def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
 def broadcast(arrays: list[jax.Array], root: int, groups: Groups, tag: int = 0) -> list[jax.Array]:
     """Return the arrays of the process at place `root` of each group. Processes compare their tags before this runs."""
     is_root = _position(groups) == root
-    words = [_words(array) for array in arrays]
+    pass_on = partial(jax.lax.pbroadcast, axis_name=(replica_axis.axis(),), source=root)
 
-    def send(joined: jax.Array) -> jax.Array:
-        return _sum_of_words(jnp.where(is_root, joined, jnp.zeros_like(joined)), groups) if joined.size else joined
+    def send(words: jax.Array) -> jax.Array:
+        if not words.size:
+            return words
+        if _platform() == "gpu" and not groups:  # elsewhere XLA lacks it
+            return replica_axis.in_order(pass_on, words)
+        return _sum_of_words(jnp.where(is_root, words, jnp.zeros_like(words)), groups)
 
-    sent = _together([each.reshape(1, -1) for each in words], send)
-    return [
-        _from_words(row.reshape(each.shape), array.dtype) for row, each, array in zip(sent, words, arrays, strict=True)
-    ]
+    sent = _in_rows([_words(array) for array in arrays], send)
+    return [_from_words(words, array.dtype) for words, array in zip(sent, arrays, strict=True)]
