@@ -115,6 +115,22 @@ def test_a_linear_layer(block_size: int, int4: bool) -> None:
     assert (rounded.cpu() - X @ floats).abs().max() < 0.02 * (X @ floats).abs().max()
 
 
+@pytest.mark.parametrize("int4", [False, True])
+@pytest.mark.parametrize("block_size", [-1, 128])
+def test_a_wide_layer_in_bfloat16(block_size: int, int4: bool) -> None:
+    size = (64, 256) if block_size == -1 else (2, block_size, 64)
+    w, scale = torch.randint(-8, 8, size, dtype=torch.int8), torch.rand(size[0] if block_size == -1 else (2, 64)) + 0.1
+    layer = XlaQuantizedLinear(256, 64, True, block_size, int4)
+    layer.load_quantized_weight(w, scale)
+    x = torch.randn(16, 256).bfloat16()
+    floats = (w * scale[:, None]).t() if block_size == -1 else (w * scale[:, None]).reshape(256, 64)
+    expected = x.double() @ floats.double()
+    on_cpu, on_xla = layer(x), layer.to("xla")(x.to("xla")).cpu()
+    for found in (on_cpu, on_xla):
+        assert found.dtype == torch.bfloat16
+        assert (found.double() - expected).abs().max() < 2**-7 * expected.abs().max()
+
+
 @pytest.mark.parametrize("size", [(5, 7), (2, 3, 5)], ids=["a scale for each output", "blocks"])
 def test_an_odd_number_of_inputs_of_four_bits(size: tuple[int, ...]) -> None:
     inputs, block_size = (7, -1) if len(size) == 2 else (6, 3)

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 
 Option = bool | int | float | str
 
+# XLA:CPU keeps some products in bfloat16 that it has no kernel for. With this it widens the operands of all products.
+WITHOUT_BFLOAT16_KERNELS: dict[str, Option] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
 _chosen: dict[str, Option] = {}
 # The options in force, as part of what programs are found by; empty if there are none.
 text = ""

@@ -11,13 +11,11 @@ from typing import Any
 from .. import metrics
 from ..atomic import uncollected
 from ..compat.names import jax as private
+from ..compiler_options import WITHOUT_BFLOAT16_KERNELS
 from ..runtime.device_assignment import Target
 from .exact_comparisons import compare_exactly
 from .jax_function import options_for
 from .rewrite_barriers import keep_arithmetic
-
-# Without those kernels XLA widens the operands of all products.
-_WITHOUT_KERNELS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([^\s(]+) \(.*-> .*\{$", re.MULTILINE)
 _OF_BFLOAT16 = re.compile(r"%?([^\s%]+) = bf16\[")
@@ -36,7 +34,7 @@ def compiled(lowered: Any, target: Target) -> Any:
     executable = lowered.compile()
     if is_narrow and not_run(executable.as_text()):
         metrics.count("BFloat16ProductsWidened")
-        executable = lowered.compile(compiler_options={**(options_for(target) or {}), **_WITHOUT_KERNELS})
+        executable = lowered.compile(compiler_options={**(options_for(target) or {}), **WITHOUT_BFLOAT16_KERNELS})
     return executable
 
 

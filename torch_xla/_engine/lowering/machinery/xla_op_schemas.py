@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...compat.names.torch import OpOverload, schema_of
+from ...compiler_options import WITHOUT_BFLOAT16_KERNELS
 from .registry import lowers, rule_of
 
 # Held as long as the process lives: dropping it would take the operators back.
@@ -73,7 +74,7 @@ def _jitted(op: OpOverload, tree: object, *others: object) -> Callable[..., Any]
         args, kwargs = jax.tree.unflatten(tree, [next(given) if other is None else other for other in others])
         return lower(*args, **kwargs)
 
-    return jax.jit(run)
+    return jax.jit(run, compiler_options=WITHOUT_BFLOAT16_KERNELS)
 
 
 LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, Any? attr=None) -> Tensor")
