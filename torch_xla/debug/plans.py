@@ -50,6 +50,7 @@ def plan(
     devices: int | None = None,
     device: str | DeviceSpec | None = None,
     topology: str | Topology | None = None,
+    rank: int | None = None,
 ) -> StepPlan:
     """Record `steps` calls of `step(*args)`, compile their programs, and report what they need. Nothing runs.
 
@@ -63,6 +64,9 @@ def plan(
     `[plan-cuda12]`), so sizes have the padding of its layouts, and a TPU's compiler estimates cycles: `cycles` of each
     program, by line and by module, with its `text`. Each collective has the `axes` of your mesh that it travels along.
 
+    With a `rank` each device of the topology is of one process, as after `torch_xla.launch`, and `step` is that of the
+    process with this rank: collectives of `xm`, and what is trained with them, are between as many processes.
+
     `devices` virtual devices run it together, however many this machine has: compiled as for the CPU, and only a rough
     guide to intermediates and collectives elsewhere. With neither the plan is for the devices of this process, and the
     programs it compiles are those a run finds compiled. `device` names one of `torch_xla.debug.device_specs`, or is a
@@ -71,8 +75,8 @@ def plan(
     No tensor has memory in a plan. A model may be made inside of `step`, or outside under `torch.device("xla")`, where
     it is only recorded. Afterwards tensors, gradients, optimizers and random numbers are as they were; what else `step`
     changes in Python stays changed. Reading a value in `step` raises `torch_xla.debug.NotComputed` (a `RuntimeError`);
-    so does reading a tensor afterwards that was made in it. `ValueError` for a device or topology that is not known,
-    `ModuleNotFoundError` with the command where its compiler is not installed.
+    so does reading a tensor afterwards that was made in it. `ValueError` for a device, topology or rank that does not
+    exist, `ModuleNotFoundError` with the command where its compiler is not installed.
 
     >>> import torch, torch_xla
     >>> model = torch.nn.Linear(1000, 1000).to("xla")
@@ -86,4 +90,4 @@ def plan(
     >>> model.weight.grad is None
     True
     """
-    return _planning.plan_of(lambda: step(*args), steps, devices, device, topology)
+    return _planning.plan_of(lambda: step(*args), steps, devices, device, topology, rank)

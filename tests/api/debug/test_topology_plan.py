@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
 from tests.support.topologies import needs_gpu_compiler, needs_tpu_compiler
 from torch_xla._engine.errors import OutOfMemory
 from torch_xla._engine.planning.planner import PlannedProgram
@@ -45,6 +47,7 @@ PRODUCTS = (2 * 2 * 3 - 1) * 2 * ROWS * SIZE * 4 * SIZE
 
 @pytest.fixture(scope="module")
 def on_v5e() -> StepPlan:
+    torch.ones(1, device="xla").cpu()  # so does JAX with what it logs of a plugin that does not start
     plan(training(), steps=1)  # pytest keeps what PyTorch logs of a first optimizer step, with its tensors
     return plan(training(), topology="v5e:1x1")
 
@@ -207,3 +210,45 @@ def test_a_value_that_follows_from_the_program_can_be_read() -> None:
         return torch.ones(int(counts.sum().item()), 3, device="xla") * 2
 
     assert "f32[6,3]" in plan(step, topology="v5e:1x1", steps=1).programs[0].text
+
+
+@needs_tpu_compiler
+@needs_gpu_compiler
+def test_the_same_step_has_a_plan_of_its_own_for_each_machine() -> None:
+    with torch.device("xla"):
+        x = torch.ones(64, 256)
+    here = plan(lambda: x / 3, steps=1)
+    for name, mark in (("h100:1", "f64["), ("v5e:1x1", "T(8,128)"), ("h100:1", "f64["), ("v6e:1x1", "T(8,128)")):
+        (program,) = plan(lambda: x / 3, topology=name, steps=1).programs
+        assert (mark in program.text) and ("T(8,128)" in program.text) == name.startswith("v")
+    assert plan(lambda: x / 3, steps=1).programs[0].text == here.programs[0].text
+
+
+@needs_tpu_compiler
+def test_the_step_of_one_process_among_many() -> None:
+    x = torch.ones(64, 256, device="xla")
+
+    def step() -> tuple[torch.Tensor, int]:
+        return xm.all_reduce(xm.REDUCE_SUM, x * xr.global_ordinal()), xr.world_size()
+
+    for topology, devices in (("v5e:2x2", 4), ("v5e:4x4", 16), ("v5e:2x2", 4)):
+        seen: list[object] = []
+        found = plan(lambda seen=seen: seen.append(step()), topology=topology, steps=1, rank=devices - 1)
+        (program,) = found.programs
+        (sent,) = program.work.collectives
+        assert (sent.kind, sent.devices, sent.bytes) == ("all-reduce", devices, x.nbytes)
+        assert found.devices == devices and seen[0][1] == devices  # type: ignore[index]
+    assert xr.world_size() == 1 and xm.all_reduce(xm.REDUCE_SUM, x).sum().item() == x.numel()
+
+
+def test_a_rank_is_one_of_a_topologys() -> None:
+    with pytest.raises(ValueError, match="`rank` is that of a process among those of a `topology`"):
+        plan(lambda: None, rank=0)
+    with pytest.raises(ValueError, match="`rank` is that of a process among those of a `topology`"):
+        plan(lambda: None, devices=4, rank=0)
+
+
+@needs_tpu_compiler
+def test_a_rank_that_the_topology_has_not() -> None:
+    with pytest.raises(ValueError, match="there is no rank 4 among the 4 devices of the topology"):
+        plan(lambda: None, topology="v5e:2x2", rank=4)

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
 from torch_xla._engine import compiler_options
 from torch_xla._engine.planning import planner
 from torch_xla._engine.planning.planner import Held, Large
+from torch_xla._engine.runtime import platform
+from torch_xla._engine.runtime.abstract_devices import virtual_devices
 
 
 def test_bytes_are_added_to_their_kind() -> None:
@@ -42,6 +46,30 @@ def test_programs_are_seen_in_the_order_of_their_first_run_and_not_run() -> None
     assert found.programs[1].work.flops == {"f32": 2 * 4 * 4 * 4}
     assert found.programs[0].line is not None and found.programs[0].line[0] == __file__
     assert x.tolist() == [[1.0] * 4] * 4
+
+
+def test_the_same_step_on_other_devices_has_a_program_for_these() -> None:
+    one, other = virtual_devices(2)
+    x = torch.ones(4, 4).to("xla")
+    for devices in ((one,), (other,), (one,), None):
+        with planner.planning(devices) as found:
+            found.step(lambda: x * 3)
+        assert found.target is not None
+        assert found.target.devices == (devices or tuple(platform.local_devices()[:1]))
+
+
+def test_a_process_among_others_records_their_collectives() -> None:
+    devices = virtual_devices(4)
+    x = torch.ones(4, 4).to("xla")
+    with planner.planning(devices, rank=2) as found:
+        assert (xr.global_ordinal(), xr.world_size(), xr.addressable_device_count()) == (2, 4, 1)
+        found.step(lambda: x * 3)
+        assert found.target is not None and found.target.devices == (devices[2],)
+        found.step(lambda: xm.all_gather(x * 3))
+        assert found.target.devices == devices
+    (sent,) = found.programs[1].work.collectives
+    assert (sent.kind, sent.devices, sent.bytes) == ("all-gather", 4, 4 * x.nbytes)
+    assert xr.world_size() == 1 and xm.all_gather(x).shape == x.shape
 
 
 def test_a_step_that_fails_leaves_the_options_of_the_compiler() -> None:

@@ -8,7 +8,7 @@ too. After the plan, storages, gradients, optimizers and random number generator
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,8 @@ from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, sharding_in, 
 from ..metrics.events import Cause
 from ..metrics.observers import observers
 from ..metrics.user_lines import Line
-from ..processes import spmd_mode
+from ..processes import identity, spmd_mode
+from ..processes.identity import Place
 from ..runtime import abstract_devices
 from ..runtime import device_assignment as targets
 from ..runtime.abstract_devices import PlannedBuffer
@@ -48,10 +49,13 @@ Planner = Callable[
 
 
 @contextmanager
-def planned_step(planner: Planner, devices: int | tuple[jax.Device, ...] | None) -> Iterator[None]:
+def planned_step(
+    planner: Planner, devices: int | tuple[jax.Device, ...] | None, rank: int | None = None
+) -> Iterator[None]:
     """Pass the programs of a block to `planner` instead of running them.
 
-    `devices` is the number of virtual devices, or has those of a topology.
+    `devices` is the number of virtual devices, or has those of a topology. With a `rank` each of these is of one
+    process, and the block is what the process of that rank does.
     """
     if observers.describe_run is not None:
         raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
@@ -64,10 +68,10 @@ def planned_step(planner: Planner, devices: int | tuple[jax.Device, ...] | None)
     with LOCK:
         before = _Before.now()
     try:
-        with abstract_devices.in_place_of_buffers(elsewhere), spmd_mode.turned_on() if elsewhere else nullcontext():
+        with abstract_devices.in_place_of_buffers(elsewhere, rank), _mode(elsewhere, rank):
             shortcuts.clear()  # of single operations on other devices
             for device in existing_devices():
-                _begin(device, elsewhere)
+                _begin(device, elsewhere, rank)
             before.stand_in()
             observers.register("describe_run", partial(_described, planner))
             yield
@@ -79,11 +83,22 @@ def planned_step(planner: Planner, devices: int | tuple[jax.Device, ...] | None)
         before.restore()
 
 
-def _begin(device: Device, elsewhere: tuple[object, ...] | None) -> None:
+def _mode(elsewhere: tuple[object, ...] | None, rank: int | None) -> AbstractContextManager[None]:
+    """Let the devices be those of one process that programs are divided among, or of one process each."""
+    if elsewhere is None:
+        return nullcontext()
+    if rank is None:
+        return spmd_mode.turned_on()
+    return identity.standing_in(Place(rank, len(elsewhere), host=rank))
+
+
+def _begin(device: Device, elsewhere: tuple[object, ...] | None, rank: int | None) -> None:
     # Marks are said of these devices' grid.
     device.marks = dict(device.marks) if elsewhere is None else {}
     device.last_schedule = None
-    if elsewhere is None:
+    if elsewhere is not None and rank is not None:
+        device.spread_over(elsewhere[rank : rank + 1])
+    elif elsewhere is None:
         device.tape = device.new_tape()
     else:
         device.spread_over(elsewhere)

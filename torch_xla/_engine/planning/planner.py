@@ -150,13 +150,18 @@ class Planning:
 
 
 @contextmanager
-def planning(devices: int | tuple[jax.Device, ...] | None, axes: Axes = no_axes) -> Iterator[Planning]:
-    """Plan a block for that many virtual devices, for those of a topology, or for the devices of this process."""
+def planning(
+    devices: int | tuple[jax.Device, ...] | None, axes: Axes = no_axes, rank: int | None = None
+) -> Iterator[Planning]:
+    """Plan a block for that many virtual devices, for those of a topology, or for the devices of this process.
+
+    With a `rank` each device of the topology is of one process, and the block is what the process of that rank does.
+    """
     found = Planning(axes=axes)
     options = FAST if isinstance(devices, int) else {}
     undo = compiler_options.choose({**options, **compiler_options.chosen()})
     try:
-        with planned_step(found.see, devices), modules_named() if isinstance(devices, tuple) else nullcontext():
+        with planned_step(found.see, devices, rank), modules_named() if isinstance(devices, tuple) else nullcontext():
             yield found
     finally:
         undo()

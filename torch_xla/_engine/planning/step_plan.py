@@ -111,6 +111,7 @@ def plan_of(
     devices: int | tuple[jax.Device, ...] | None,
     device: str | DeviceSpec | None,
     topology: str | Topology | None = None,
+    rank: int | None = None,
 ) -> StepPlan:
     """Return the plan of `steps` calls; each ends with a sync."""
     spec = spec_named(device) if isinstance(device, str) else device
@@ -118,10 +119,19 @@ def plan_of(
         if devices is not None:
             raise ValueError("plan(): `topology` says how many devices there are; leave out `devices`.")
         devices = topologies.devices_of(topologies.named(topology))
-    with planning(devices, partial(axes_with, devices)) as found:
+    if rank is not None:
+        _check_rank(rank, devices)
+    with planning(devices, partial(axes_with, devices), rank) as found:
         for _ in range(steps):
             found.step(call)
     return planned(found, devices, spec, topology)
+
+
+def _check_rank(rank: int, devices: int | tuple[jax.Device, ...] | None) -> None:
+    if not isinstance(devices, tuple):
+        raise ValueError("plan(): `rank` is that of a process among those of a `topology`, which has to be given.")
+    if not 0 <= rank < len(devices):
+        raise ValueError(f"plan(): there is no rank {rank} among the {len(devices)} devices of the topology.")
 
 
 def planned(

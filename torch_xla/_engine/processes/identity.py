@@ -1,7 +1,8 @@
 """Which process this is, and of how many. Asking starts no client."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,6 +63,18 @@ def take(given: Place, by: Callable[[], object], served: bool) -> None:
     _place, _meeting = given, Meeting(by, served, os.getpid())
     for listener in after_taking:
         listener()
+
+
+@contextmanager
+def standing_in(given: Place) -> Iterator[None]:
+    """Let this process have the place `given` within a `with` block, in which it meets no other process."""
+    global _place
+    before = _place
+    try:
+        _place = given
+        yield
+    finally:
+        _place = before
 
 
 def meeting() -> Meeting | None:

@@ -124,13 +124,15 @@ def suspended() -> Iterator[jax.Device]:
 
 
 @contextmanager
-def in_place_of_buffers(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
-    """Put nothing on a device within a `with` block, in which the `devices`, if given, are those of this process."""
+def in_place_of_buffers(devices: tuple[jax.Device, ...] | None, rank: int | None = None) -> Iterator[None]:
+    """Put nothing on a device within a `with` block, in which the `devices`, if given, are those of this process, or
+    with a `rank` that of each process, this one at that place.
+    """
     global active
     before = active
     try:
         active = True
-        with platform.standing_in(devices):
+        with platform.standing_in(devices, rank):
             yield
     finally:
         active = before

@@ -107,7 +107,8 @@ def _interned(devices: tuple[jax.Device, ...], axis: str | None, mesh: jax.shard
     if found is None:
         processes = tuple(dict.fromkeys(device.process_index for device in devices))
         here = devices[0].client.process_index()
-        local = tuple(device for device in devices if device.process_index == here)
+        # A device that only exists to compile for may be of another machine: it does as one of this process.
+        local = tuple(device for device in devices if device.process_index == here) or devices
         first = devices[0]
         target = Target(devices, mesh, axis, first.platform, first.device_kind, processes, local)
         found = _targets.setdefault(key, target)

@@ -33,7 +33,7 @@ def _after_fork() -> None:
     if _started:
         forked = True
         _devices_of_client.cache_clear()
-        counterparts.cache_clear()
+        _counterparts.cache_clear()
         _devices_of_program.cache_clear()
 
 
@@ -51,25 +51,32 @@ def refuse_fork() -> None:
         )
 
 
-# Devices that programs are compiled for, instead of those of this process, while a step is planned.
-_standing_in: tuple[jax.Device, ...] | None = None
+# Devices that programs are compiled for, instead of those of this process, while a step is planned; and, if each is of
+# a process, the place of this one's. The same tape has other programs there.
+elsewhere: tuple[tuple[jax.Device, ...], int | None] | None = None
 
 
 def local_devices() -> tuple[jax.Device, ...]:
     """Return the devices this process can address, in the order of their ordinals. Starts the client."""
-    return _devices_of_client() if _standing_in is None else _standing_in
+    if elsewhere is None:
+        return _devices_of_client()
+    devices, own = elsewhere
+    return devices if own is None else devices[own : own + 1]
 
 
 @contextmanager
-def standing_in(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
-    """Make these the devices of this process within a `with` block; `None`: its own."""
-    global _standing_in
-    before = _standing_in
+def standing_in(devices: tuple[jax.Device, ...] | None, own: int | None = None) -> Iterator[None]:
+    """Make these the devices of this process within a `with` block; `None`: its own.
+
+    With `own` each of them is of one process, and this one has that at the place `own`.
+    """
+    global elsewhere
+    before = elsewhere
     try:
-        _standing_in = devices
+        elsewhere = None if devices is None else (devices, own)
         yield
     finally:
-        _standing_in = before
+        elsewhere = before
 
 
 @functools.cache
@@ -136,7 +143,7 @@ def _take_one_device(wanted: str) -> None:
 
 def all_devices() -> tuple[jax.Device, ...]:
     """Return the devices of all processes of the program, process by process. Starts the client."""
-    return _devices_of_program() if _standing_in is None else _standing_in
+    return _devices_of_program() if elsewhere is None else elsewhere[0]
 
 
 @functools.cache
@@ -147,9 +154,13 @@ def _devices_of_program() -> tuple[jax.Device, ...]:
     return tuple(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
 
 
-@functools.cache
 def counterparts(index: int) -> tuple[jax.Device, ...]:
     """Return the device with this ordinal of each process, in the order of the processes."""
+    return _counterparts(index) if elsewhere is None else elsewhere[0]
+
+
+@functools.cache
+def _counterparts(index: int) -> tuple[jax.Device, ...]:
     platform = local_devices()[index].platform
     of_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices(platform):

@@ -17,6 +17,7 @@ from ..ir.graph import Cut, decode
 from ..ir.tape import ALL, Tape
 from ..lowering.machinery.capacity_ops import CUT
 from ..metrics.user_lines import Line
+from ..runtime import platform
 from ..tensor.device import Device
 from .common_liveness import Liveness, covers
 from .donation import donate
@@ -65,7 +66,8 @@ def find(
     live = seen.live
     if not roots and roots is not None:
         return _schedule(device, tape, seen, live, roots) if is_exact or not is_common(device, seen.code) else None
-    key = seen.code, roots, seen.shared, seen.given, tape.rest, device.index, device.spread, settings_in_force.now()
+    where = device.index, device.spread, platform.elsewhere
+    key = seen.code, roots, seen.shared, seen.given, tape.rest, where, settings_in_force.now()
     known = _schedules.get(key)
     if known is None:
         known = _schedules[key] = _Known(_liveness(key, device, seen.code))
