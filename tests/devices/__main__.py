@@ -1,6 +1,6 @@
 """Compile programs for TPUs and GPUs on a machine that has neither, and print which ones compile.
 
-    python -m tests.devices                             models, kernels and collectives for v5e and H100
+    python -m tests.devices                             all but the operators, for v5e and H100
     python -m tests.devices operators --on v5e --every 10 --dtype int64
     make test-devices ARGS="models --on v6e,h100"
 
@@ -15,7 +15,8 @@ from functools import partial
 
 import torch
 
-from tests.devices.parts import PARTS, Case, operators
+from tests.devices.case import Case
+from tests.devices.parts import PARTS, operators
 from torch_xla import debug
 
 # The topologies, by the number of devices.
@@ -27,7 +28,7 @@ TARGETS = {
     "a100": {1: "a100:1", 4: "a100:4", 16: "a100:16"},
     "h100": {1: "h100:1", 4: "h100:4", 16: "h100:16"},
 }
-USUAL = ("models", "kernels", "collectives")
+USUAL = ("models", "kernels", "layers", "collectives", "replicas")
 # Kernels of a TPU are no kernels of a GPU.
 TPU_ONLY = {"kernels"}
 
@@ -36,7 +37,7 @@ def compiled(case: Case, target: str) -> str:
     """Return "" if the case compiles for a target and its plan is as it must be, else why not."""
     topology = TARGETS[target][case.devices]
     try:
-        case.check(debug.plan(case.step, topology=topology, steps=case.steps))
+        case.check(debug.plan(case.step, topology=topology, steps=case.steps, rank=case.rank))
     except Exception as error:  # a compiler may raise anything
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''}"
     return ""
