@@ -116,6 +116,26 @@ def test_extremes_of_64_bits_as_a_tpu_finds_them(dtype: Any) -> None:
         np.testing.assert_array_equal(most[process], drawn.max(0))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_a_tpu_takes_groups_of_several_sizes(dtype: Any) -> None:
+    given, groups = rows(dtype, 2, 3), ((1,), (0, 2, 3))
+    names = ["sum"] if dtype is np.complex64 else ["sum", "min", "max"]
+
+    def all_of_them(array: Any) -> list[Any]:
+        reduced = [exchange.all_reduce([array], name, groups)[0] for name in names]
+        return [*reduced, exchange.broadcast([array], 0, groups)[0], exchange.all_gather([array], 0, 3, groups)[0]]
+
+    *reduced, root, gathered = among_four(all_of_them, given, on="tpu")
+    for process in range(COUNT):
+        group = groups[0] if process == 1 else groups[1]
+        for name, found in zip(names, reduced, strict=True):
+            function = np.logical_or if dtype is np.bool_ and name == "sum" else REDUCTIONS[name]
+            np.testing.assert_array_equal(found[process], function.reduce(given[list(group)]).astype(dtype))
+        assert_same_bits(root[process], given[group[0]])
+        if process != 1:
+            assert_same_bits(gathered[process], np.concatenate(given[list(group)]))
+
+
 def test_a_gpu_broadcasts() -> None:
     def program(*arrays: Any) -> Any:
         alone = device_assignment.of_replicas(tuple(platform.local_devices()[:1]))

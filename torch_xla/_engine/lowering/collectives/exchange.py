@@ -120,6 +120,8 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
     if reduction == "sum" and jnp.issubdtype(dtype, np.complexfloating):
         parts = _reduced(jnp.stack([array.real, array.imag]), reduction, groups)
         return jax.lax.complex(parts[0], parts[1])
+    if _are_refused(groups) and reduction in _ROWS:
+        return _ROWS[reduction](_rows_of_own_group(array, groups, _neutral(reduction, dtype)), axis=0).astype(dtype)
     is_long = platform == "tpu" and dtype.itemsize == 8 and reduction in ("min", "max")
     if is_long and jnp.issubdtype(dtype, np.integer):
         return _extreme_in_halves(array, reduction, groups)
@@ -162,7 +164,25 @@ def _neutral(reduction: str, dtype: np.dtype) -> Any:
         return np.ones((), dtype)
     if reduction in ("min", "max") and jnp.issubdtype(dtype, np.inexact):
         return np.array(np.inf if reduction == "min" else -np.inf, dtype)
+    if reduction in ("min", "max"):
+        limits = np.iinfo(dtype)
+        return np.array(limits.max if reduction == "min" else limits.min, dtype)
     return np.array(-1 if reduction == "and" else 0).astype(dtype)
+
+
+def _are_refused(groups: Groups) -> bool:
+    """Return whether JAX reduces over no such groups: on a TPU their sizes must be equal."""
+    return _platform() == "tpu" and not _are_equal(groups)
+
+
+def _rows_of_own_group(array: jax.Array, groups: Groups, fill: object) -> jax.Array:
+    """Return the arrays of all processes, one behind the other, with `fill` in those of other groups."""
+    together = np.zeros((_count(), _count()), np.bool_)
+    for group in groups:
+        together[np.ix_(group, group)] = True
+    own = jnp.asarray(together)[jax.lax.axis_index(replica_axis.axis())]
+    rows = _gathered(array, (), _count())
+    return jnp.where(own.reshape(-1, *(1,) * array.ndim), rows, jnp.asarray(fill, array.dtype))
 
 
 def _largest(groups: Groups) -> int:
@@ -219,6 +239,8 @@ def _move(send: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array
 
 
 def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
+    if _are_refused(groups):
+        return jnp.sum(_rows_of_own_group(words, groups, 0), axis=0).astype(words.dtype)
     add = partial(jax.lax.psum, axis_name=replica_axis.axis(), axis_index_groups=_index_groups(groups))
     if words.dtype == np.uint64 and _platform() == "tpu":
         high, low = (words >> 32).astype(np.uint32), words.astype(np.uint32)
