@@ -54,6 +54,7 @@ def instruction(opcode: str, attributes: str) -> hlo_parser.Instruction:
     ("groups", "count"),
     [
         ("replica_groups={{0,1,2},{3,4,5}}", 3),
+        ("replica_groups={{3},{0,1,2}}", 3),
         ("replica_groups={}", 6),
         ("replica_groups=[3,2]<=[6]", 2),
         ("replica_groups=[2,3]<=[3,2]T(1,0)", 3),

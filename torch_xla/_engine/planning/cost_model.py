@@ -131,7 +131,7 @@ def _sent(kind: str, size: int, devices: int) -> float:
 
 
 def group_size(instruction: Instruction, partitions: int) -> int:
-    """Return how many devices take part together."""
+    """Return how many devices take part together: of groups of several sizes, in the largest."""
     text = instruction.attributes
     named = re.search(r"replica_groups=mesh\[([^\]]*)\](?:<=[^{ ]*)?\s*\{([^}]*)\}", text)
     if named:
@@ -141,8 +141,9 @@ def group_size(instruction: Instruction, partitions: int) -> int:
     counted = re.search(r"replica_groups=\[([\d,]+)\]<=", text)
     if counted:
         return int(counted[1].split(",")[-1])
-    listed = re.search(r"replica_groups=\{\{([\d,]*)\}", text)
-    return len(listed[1].split(",")) if listed and listed[1] else partitions
+    listed = re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", text)
+    listed_sizes = [len(group.split(",")) for group in re.findall(r"\{([\d,]+)\}", listed[1])] if listed else []
+    return max(listed_sizes, default=partitions)
 
 
 def _flops(instruction: Instruction, computation: HloComputation, module: Module) -> tuple[float, str]:
