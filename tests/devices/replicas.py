@@ -24,14 +24,14 @@ def replicas() -> Iterator[Case]:
             yield from _exchanges(dtype, devices)
         yield Case(f"data parallel x {devices}", _averaged(), has("all-reduce"), 2, devices, 0)
         gathers = has("all-gather")
-        yield Case(f"FSDP x {devices}", _fully_sharded(devices), gathers, 1, devices, devices - 1)
-        yield Case(f"ZeRO x {devices}", _zero_redundancy(devices), gathers, 1, devices, 1)
+        yield Case(f"FSDP x {devices}", _fully_sharded(), gathers, 1, devices, devices - 1)
+        yield Case(f"ZeRO x {devices}", _zero_redundancy(), gathers, 1, devices, 1)
 
 
 def _exchanges(dtype: torch.dtype, devices: int) -> Iterator[Case]:
     x = torch.zeros(ROWS, WIDTH, device="xla").to(dtype)
     halves = [[*range(devices // 2)], [*range(devices // 2, devices)]]
-    uneven = [[0], [*range(1, devices)]]
+    uneven = [[*range(1, devices)], [0]]
     ring = [[each, (each + 1) % devices] for each in range(devices)]
     # What JAX's collectives take, by the size of `x`. Of reductions that XLA lacks, all arrays are gathered.
     one, all_of_them = x.nbytes, devices * x.nbytes
@@ -47,7 +47,7 @@ def _exchanges(dtype: torch.dtype, devices: int) -> Iterator[Case]:
         "all_gather": (partial(xm.all_gather, x), all_of_them),
         "all_gather of columns": (partial(xm.all_gather, x, 1), all_of_them),
         "all_gather in halves": (partial(xm.all_gather, x, groups=halves), all_of_them / 2),
-        "all_gather, uneven": (partial(xm.all_reduce, "max", x, groups=uneven), all_of_them),
+        "all_reduce max, uneven": (partial(xm.all_reduce, "max", x, groups=uneven), all_of_them),
         "reduce_scatter": (partial(xm.reduce_scatter, "sum", x, 1.0, 0, devices), added),
         "all_to_all": (partial(xm.all_to_all, x, 0, 1, devices), one),
         "collective_permute": (partial(xm.collective_permute, x, ring), one),
@@ -83,15 +83,15 @@ def _averaged() -> Callable[[], None]:
     return step
 
 
-def _fully_sharded(devices: int) -> Callable[[], None]:
+def _fully_sharded() -> Callable[[], None]:
     def step() -> None:
-        network = XlaFullyShardedDataParallel(_network(), rank=devices - 1, world_size=devices)
+        network = XlaFullyShardedDataParallel(_network())
         training(network, lambda: torch.zeros(ROWS, WIDTH, device="xla"))()
 
     return step
 
 
-def _zero_redundancy(devices: int) -> Callable[[], None]:
+def _zero_redundancy() -> Callable[[], None]:
     def step() -> None:
         network = _network()
         optimizer = ZeroRedundancyOptimizer(network.parameters(), torch.optim.AdamW)
