@@ -14,6 +14,7 @@ import torch_xla.core.xla_model as xm
 from tests.interrupts.check import interrupted
 from tests.interrupts.programs import AcrossOrdinals
 from tests.support import parts
+from torch_xla._engine.compile import oversized_values
 from torch_xla._engine.step import in_flight
 from torch_xla._engine.tensor.device import device_at
 
@@ -235,6 +236,19 @@ def a_sync_of_one_ordinal_leaves_the_others_alone() -> None:
     torch_xla.sync()
     torch.xla.synchronize(1)  # type: ignore[attr-defined]
     assert x.tolist() == [2, 2] and y.tolist() == [3, 3]
+
+
+def a_step_without_room_is_undone_on_its_ordinal_alone() -> None:
+    memory = oversized_values.host_memory
+    oversized_values.host_memory = lambda: 1_000_000
+    x, y = torch.ones(3, device=FIRST), torch.ones(3, device=SECOND)
+    torch_xla.sync()
+    total = (torch.arange(1 << 20, device=FIRST) * x[0]).cumsum(0).sum()
+    x += total
+    y += 2
+    _refused(lambda: total.item(), "There is no room for a value")
+    oversized_values.host_memory = memory
+    assert x.tolist() == [1, 1, 1] and y.tolist() == [3, 3, 3]
 
 
 def _busy(device: torch.device) -> torch.Tensor:

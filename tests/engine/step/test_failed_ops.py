@@ -90,7 +90,7 @@ def test_another_error_leaves_the_tape_as_it_is() -> None:
     tape = device_at(0).tape
     code = list(tape.code)
 
-    prune(ValueError("nobody's rule"))
+    prune(ValueError("nobody's rule"), (device_at(0),))
     assert device_at(0).tape is tape and tape.code == code and x.tolist() == [2.5] * 3
 
 

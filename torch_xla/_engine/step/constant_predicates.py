@@ -63,7 +63,7 @@ def known(value: Value) -> bool | None:
     try:
         under_lock(partial(_find, value, found))
     except Exception as error:
-        prune(error)
+        prune(error, (value.device,))
         raise
     if not found:
         return None

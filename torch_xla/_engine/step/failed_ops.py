@@ -5,7 +5,7 @@ taken when it failed, and one that needs a tensor without memory. Where memory d
 Writes that were recorded after either are undone (`undone_writes`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, repeat
 
@@ -25,14 +25,17 @@ from .step import Changed, Schedule, end_of, tape_after, unchanged
 from .undone_writes import undo_behind, undo_without_room
 
 
-def prune(error: Exception) -> None:
-    """Take off every tape what cannot be computed any more after this `error` of a program that was run or compiled."""
+def prune(error: Exception, devices: Iterable[Device]) -> None:
+    """Take off every tape what cannot be computed any more after this `error` of a program that was run or compiled.
+
+    The program was to compute values of these `devices`.
+    """
     plans, why = culprits_of(error)
     is_gone = _was_lost
     if abstract_devices.active and isinstance(error, (NotComputed, OutOfMemory)):
         return  # all tensors are without memory while a step is planned
     if isinstance(error, OutOfMemory):
-        undo_without_room()
+        undo_without_room(devices)
     if isinstance(error, NotComputed):
         is_gone, why = _has_no_memory, str(error)
     elif not plans and not isinstance(error, ExecutionError):

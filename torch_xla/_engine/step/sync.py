@@ -86,7 +86,7 @@ def sync_step(device: Device, wait: bool = False, request: Request = _OWN) -> No
         try:
             _sync(device, request)
         except Exception as error:
-            prune(error)
+            prune(error, (device,))
             raise
     if wait or (config.is_set(config.SYNC_WAIT) and config.sync_wait()):
         wait_for_programs([device.target.device])
@@ -127,16 +127,14 @@ def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
 
     With `of_transfer` a transfer follows, whose event reports this evaluation.
     """
-    try:
-        under_lock(partial(_compute, values, of_transfer))
-    except OutOfMemory as error:
-        if not _reads_alone_now({value.device for value in values}):
-            prune(error)
-            raise
-        compute(values, of_transfer)
-    except Exception as error:
-        prune(error)
-        raise
+    while True:
+        try:
+            return under_lock(partial(_compute, values, of_transfer))
+        except Exception as error:
+            devices = {value.device for value in values}
+            if not isinstance(error, OutOfMemory) or not _reads_alone_now(devices):
+                prune(error, devices)
+                raise
 
 
 def _reads_alone_now(devices: Iterable[Device]) -> bool:
@@ -357,7 +355,7 @@ def relieve(device: Device) -> None:
                 metrics.count("TapeFull")
                 _evaluate_for_room(device, None)
     except Exception as error:
-        prune(error)
+        prune(error, (device,))
         raise
 
 

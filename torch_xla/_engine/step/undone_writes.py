@@ -7,7 +7,7 @@ to come.
 """
 
 import gc
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -15,21 +15,21 @@ import torch
 
 from ..ir.graph import Operation, decode
 from ..ir.tape import ALONE, Tape, Value
-from ..tensor.device import LOCK, existing_devices
+from ..tensor.device import LOCK, Device, existing_devices
 from ..tensor.storage import replaced
 
 # What is recorded from the first operation on whose results take this part of the largest of the step is undone.
 _LARGE = 0.01
 
 
-def undo_without_room() -> None:
-    """Let each tensor hold what it held before the operations that take memory, if this thread wrote to it since then.
+def undo_without_room(devices: Iterable[Device]) -> None:
+    """Let tensors hold what they held before the operations that take memory, if this thread wrote to them since then.
 
     A tensor that was made after these has the values that it was made with. Earlier operations stay pending, and so do
     results that overwrite no tensor, such as the loss. Reads run nothing else from now on, until a step ends.
     """
     with LOCK:
-        for device in existing_devices():
+        for device in devices:
             tape = device.tape
             _, operations, producer = decode((*tape.code,))
             undone = _recorded_here(tape, operations, producer, _first_large(operations))
