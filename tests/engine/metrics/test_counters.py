@@ -19,6 +19,17 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.fixture
+def no_finalizers() -> Iterator[None]:
+    """Collect no garbage: finalizers of earlier tests count, too."""
+    gc.collect()
+    gc.disable()
+    counters.clear()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_finalizers")
 def test_a_counter_is_visible_once_it_counted_something() -> None:
     mine = counter("Mine")
     assert counters.names() == [] and counters.value_of("Mine") is None
@@ -32,16 +43,6 @@ def test_a_name_has_one_counter() -> None:
     count("Mine", 3)
     assert counter("Mine") is counter("Mine")
     assert counters.value_of("Mine") == 5
-
-
-@pytest.fixture
-def no_finalizers() -> Iterator[None]:
-    """Collect no garbage: finalizers of earlier tests count, too."""
-    gc.collect()
-    gc.disable()
-    counters.clear()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_finalizers")

@@ -45,6 +45,8 @@ class _Search:
             return _size(value)[ir.IntegerAttr(operation.attributes["iota_dimension"]).value] == 1
         if name in _NOT_FOLDED:
             return False
+        if name == "while" and not is_inexact(value.type):
+            return True  # of a loop of one round, such as a search among one number, XLA finds what it counts
         if name in ("reduce", "dot_general") and any(0 in _size(each) for each in operands):
             return True
         if name in ("reduce", "sort") and len(operation.results) > 1:

@@ -225,8 +225,8 @@ def _look_for_room(
 def _tell_run(step: Step, start: int) -> None:
     seconds = (time.perf_counter_ns() - start) * 1e-9
     frames = user_lines.user_lines(events.depth)
-    run = step.program, tuple(step.numbers), step.cause, frames, start * 1e-9, seconds, step.scopes
-    events.emit(events.Execution(*run))
+    numbers = tuple(step.numbers)
+    events.emit(events.Execution(step.program, numbers, step.cause, frames, start * 1e-9, seconds, step.scopes))
 
 
 def _reported(step: Step, flight: Flight, outputs: list[jax.Array]) -> Iterable[object]:

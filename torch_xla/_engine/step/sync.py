@@ -282,8 +282,9 @@ def _run(
                 undo,
                 schedule.counts,
                 program is attempt.compiled,
-                scopes_at(part.positions, tape.scopes) if events.closely else (),
             )
+            if events.closely:
+                step.scopes = scopes_at(part.positions, tape.scopes)
             if Donor.exists:
                 refuse_taken(step.inputs)
             run_step(step, ready)

@@ -334,7 +334,7 @@ class _Twins:
         """Return the twin of a tensor; other arguments as the CPU takes them."""
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
-        if isinstance(leaf, torch.Generator):
+        if type(leaf) is torch.Generator:  # Dynamo, which may trace this, knows no `isinstance` of it
             return torch.Generator()  # the CPU refuses one of the device, and would take numbers of its own
         if not isinstance(leaf, Tensor):
             return leaf
