@@ -110,6 +110,12 @@ def earlier_modules() -> None:
         stays()  # what JAX and we remember of their programs
 
 
+@pytest.fixture(scope="module")
+def few_objects() -> None:
+    """For modules that collect garbage in each test: a second and a half of each, where many tests ran before."""
+    stays()
+
+
 # Of the 65,530 that Linux allows. Half of them in use, the engine forgets programs and warns of it.
 MOST_MAPPINGS = 20_000
 

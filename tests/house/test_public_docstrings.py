@@ -39,6 +39,7 @@ def test_a_public_function_says_what_it_does() -> None:
     )
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
 def test_the_examples_in_docstrings_run(path: Path) -> None:
     gc.collect()  # some examples count what is held, and tests before leave tensors in cycles

@@ -17,6 +17,8 @@ from torch_xla import debug
 from torch_xla._engine.step import graph_capture
 from torch_xla.experimental import eager_mode
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 def captured(body: Callable[[], object]) -> torch.xla.XLAGraph:  # type: ignore[name-defined]
     graph = torch.xla.XLAGraph()  # type: ignore[attr-defined]
