@@ -23,6 +23,7 @@ from torch_xla._engine.compile.disk import cache_folder
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
 from torch_xla._engine.processes import spmd_mode
+from torch_xla._engine.step.sync import sync_device
 from torch_xla._engine.tensor.device import existing_devices
 from torch_xla.experimental import eager_mode, is_eager_mode
 
@@ -203,9 +204,12 @@ def collecting() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def fresh_step() -> None:
-    """A read runs its part alone, whatever the reads of an earlier test have left undone (`step/partition.py`)."""
+    """Begin a step: a read also runs the little that an earlier test has left, which makes it another program."""
     for device in existing_devices():
-        device.tape.rest = 0
+        try:
+            sync_device(device)
+        except Exception:  # whatever that test wanted to see fail
+            device.tape = device.new_tape()
 
 
 @pytest.fixture(autouse=True)

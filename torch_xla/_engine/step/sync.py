@@ -130,7 +130,7 @@ def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
     while True:
         try:
             return under_lock(partial(_compute, values, of_transfer))
-        except Exception as error:
+        except Exception as error:  # raised again, unless something else had no room
             devices = {value.device for value in values}
             if not isinstance(error, OutOfMemory) or not _reads_alone_now(devices):
                 prune(error, devices)

@@ -68,10 +68,11 @@ class _Recording:
     handles: list[Any]
     operations: list[DeviceEvent] = field(default_factory=list)  # that the device ran
     runs: list[StartedProgram] = field(default_factory=list)
+    epoch: int = field(default_factory=lambda: time.time_ns() - time.perf_counter_ns())  # where the runs' times begin
 
     def note(self, execution: events.Execution) -> None:
         """Keep what a program that was just started computes."""
-        program, began = execution.program, time.time_ns() - execution.seconds * 1e9
+        program, began = execution.program, self.epoch + execution.start * 1e9
         self.runs.append(StartedProgram(program.graph, program.origins.lines, began, execution.scopes))
 
 
