@@ -101,6 +101,7 @@ _modules = itertools.count(1)
 
 @pytest.fixture(scope="module", autouse=True)
 def earlier_modules() -> None:
+    begin_step()  # fixtures of a module come before those of its first test
     if _memory_mappings() > MOST_MAPPINGS:
         program_cache.clear()
         for forget in program_cache.when_scarce:
@@ -204,7 +205,11 @@ def collecting() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def fresh_step() -> None:
-    """Begin a step: a read also runs the little that an earlier test has left, which makes it another program."""
+    begin_step()
+
+
+def begin_step() -> None:
+    """End the step of an earlier test: a read also runs the little that it has left, which makes another program."""
     for device in existing_devices():
         try:
             sync_device(device)

@@ -300,7 +300,7 @@ def test_what_fails_on_the_host_fails_once_and_is_not_called_again(
     for use in (made.tolist, later.tolist, lambda: later + 1):
         with pytest.raises(RuntimeError, match="(?s)never computed.*nobody wants this"):
             use()
-    # What is written behind the call does not happen, as where the call itself raises.
+    # Writes behind the call do not happen, as where the call itself raises.
     assert weight.tolist() == changed.tolist() == x.tolist() == [1, 1] and called == [2]
 
 

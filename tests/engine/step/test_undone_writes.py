@@ -63,7 +63,7 @@ def test_a_step_without_room_has_not_been(optimizer: str, fails: tuple[int, ...]
                 other.step(LARGE)
             for each in other.optimizer.state.values():
                 if "step" in each:
-                    each["step"] -= 1  # Adam counts its steps on the host, as on CUDA: also those that come to nothing
+                    each["step"] -= 1  # Adam counts its steps on the host, as on CUDA: this one too
         other.step(SMALL)
         plain.step(SMALL)
     for ours, expected in zip(other.state(), plain.state(), strict=True):

@@ -256,6 +256,7 @@ def _run(
         device.last_schedule.followed_by = schedule
     before, ends, undo, meanwhile, recorded_again = _around(device, tape, schedule, seen)
     inspected: Callable[[], object] = tuple  # does nothing
+    schedule.has_run = False
     try:
         if program is None:
             run_through(chain(before, ends))
@@ -290,9 +291,6 @@ def _run(
             run_step(step, ready)
     except Changed:
         return None
-    except Exception:
-        schedule.has_run = False
-        raise
     finally:
         for recorded in meanwhile:
             record_behind(device.tape, recorded, device)

@@ -30,12 +30,9 @@ def undo_without_room(devices: Iterable[Device]) -> None:
     """
     with LOCK:
         for device in devices:
-            tape = device.tape
-            _, operations, producer = decode((*tape.code,))
-            undone = _recorded_here(tape, operations, producer, _first_large(operations))
-            pending = _pending_on(tape)
-            replaced(*pending, [_before(tape, undone, value) for value in pending[1]])
-            tape.rest = ALONE
+            operations = decode((*device.tape.code,))[1]
+            _undo(device.tape, operations, _first_large(operations), _before)
+            device.tape.rest = ALONE
 
 
 def undo_behind(fails: Callable[[Operation], bool]) -> None:
@@ -45,20 +42,26 @@ def undo_behind(fails: Callable[[Operation], bool]) -> None:
     """
     with LOCK:
         for device in existing_devices():
-            tape = device.tape
-            _, operations, producer = decode((*tape.code,))
-            first = next((index for index, each in enumerate(operations) if fails(each)), len(operations))
-            undone = _recorded_here(tape, operations, producer, first)
-            pending = _pending_on(tape)
-            before = [(value, _before(tape, undone, value)) for value in pending[1]]
-            replaced(*pending, [value if old.slot in undone else old for value, old in before])
+            operations = decode((*device.tape.code,))[1]
+            first = next((index for index, each in enumerate(operations) if fails(each)), None)
+            if first is not None:
+                _undo(device.tape, operations, first, _older)
 
 
-def _recorded_here(tape: Tape, operations: Sequence[Operation], producer: Sequence[int], first: int) -> set[int]:
-    """Return the slots of the results of the operations from `first` on that this thread has recorded."""
-    here = get_ident()
-    mine = {index for index in range(first, len(operations)) if tape.recorder(operations[index].position) == here}
-    return {slot for slot, made_by in enumerate(producer) if made_by in mine}
+def _undo(
+    tape: Tape, operations: Sequence[Operation], first: int, choose: Callable[[Tape, Container[int], Value], Value]
+) -> None:
+    """Let each storage hold what `choose` returns without the results of this thread from operation `first` on."""
+    here, undone = get_ident(), set[int]()
+    for operation in operations[first:]:
+        if tape.recorder(operation.position) == here:
+            undone.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
+    while True:
+        storages, values = _pending_on(tape)
+        if replaced(
+            storages, values, [choose(tape, undone, value) for value in values]
+        ):  # else a finalizer wrote to one meanwhile
+            return
 
 
 def _before(tape: Tape, undone: Container[int], value: Value) -> Value:
@@ -66,6 +69,12 @@ def _before(tape: Tape, undone: Container[int], value: Value) -> Value:
     while value.slot in undone and (earlier := tape.replaced_by(value)) is not None:
         value = earlier
     return value
+
+
+def _older(tape: Tape, undone: Container[int], value: Value) -> Value:
+    """Return what a storage held before all that is `undone`, or `value` if it was made after that."""
+    before = _before(tape, undone, value)
+    return value if before.slot in undone else before
 
 
 def _first_large(operations: Sequence[Operation]) -> int:
