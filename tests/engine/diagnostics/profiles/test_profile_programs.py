@@ -16,6 +16,17 @@ FRAMES = written(
 NAMED = "jit(program)/forward/net/aten::relu/jit(relu)/max"
 
 
+def test_what_is_inside_of_a_compiled_graph_was_recorded_as_the_graph() -> None:
+    inside = Origin("step/compiled::forward_1/Net/Linear/aten::linear", None, "dot")
+    assert (inside.recorded, inside.operator) == ("compiled::forward_1", "aten::linear")
+    assert (inside.blocks, inside.modules_inside) == (["step"], ["Net", "Linear"])
+    plain = Origin("step/Net/aten::linear", None, "dot")
+    assert (plain.recorded, plain.operator) == ("aten::linear",) * 2
+    assert (plain.blocks, plain.modules_inside) == (["step", "Net"], [])
+    own = Origin("", None, "copy")
+    assert (own.recorded, own.operator, own.blocks, own.modules_inside) == ("", "", [], [])
+
+
 def instruction(name: str, opcode: str, *metadata: tuple[int, int | str]) -> bytes:
     return written((1, name), (2, opcode), (7, written(*metadata)), (35, 1))
 

@@ -30,14 +30,18 @@ def test_operations_of_a_line_have_the_modules_of_its_operators_in_their_order()
     later = run_of(x.sin().cos().sin(), [1, 2, 1], 50, "D", "E", "F")
     ran = [at("aten::sin", 1, time) for time in (60, 11, 12, 61)] + [at("aten::cos", 2, 13), at("aten::cos", 2, 62)]
     for runs in ([first, later], [later, first]):
-        assert modules_of(ran, runs) == ["D", "A/B", "A/C", "F", "A", "E"]
+        assert modules_of(ran, runs) == [("D",), ("A", "B"), ("A", "C"), ("F",), ("A",), ("E",)]
     twice = [at("aten::cos", 2, time) for time in (1, 2, 3, 4)]
-    assert modules_of(twice, [first, later]) == ["A", "A", "E", "E"]
+    assert modules_of(twice, [first, later]) == [("A",), ("A",), ("E",), ("E",)]
 
 
 def test_the_operator_alone_decides_where_no_line_agrees() -> None:
     run = run_of(ones().sin().sin(), [1, 2], 10, "A", "B")
-    assert modules_of([at("aten::sin", 8, 11), at("aten::sin", 8, 12), at("copy.1", 1, 13)], [run]) == ["A", "B", None]
+    assert modules_of([at("aten::sin", 8, 11), at("aten::sin", 8, 12), at("copy.1", 1, 13)], [run]) == [
+        ("A",),
+        ("B",),
+        None,
+    ]
 
 
 def test_a_run_in_no_module_names_none() -> None:

@@ -127,9 +127,35 @@ def test_modules_are_named_that_a_program_was_not_compiled_for(eager: bool, tmp_
         if eager:
             assert {"Sequential/Block", "Sequential/Scaled"} == found["aten::relu"]
             assert found["aten::mul"] == {"Sequential/Scaled"}
-        with profile(activities=BOTH) as taken:  # nobody asks for modules any more
+        with profile(activities=BOTH) as taken:  # without modules again
             model(x).tolist()
         assert modules_of_kernels(taken, tmp_path / "later.json")["aten::linear"] == {""}
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.module.` when there are global hooks")
+@pytest.mark.parametrize("with_modules", [False, True])
+def test_a_compiled_model_has_its_operators_and_modules(with_modules: bool, tmp_path: Path) -> None:
+    """Those of a user's own modules, which have lines, and of PyTorch's, which have none; of backward too."""
+    model = torch.nn.Sequential(Block(), torch.nn.Linear(96, 31)).to("xla")
+    step, x = torch.compile(model, backend="openxla"), torch.randn(36, 96, device="xla")
+    for _ in range(2):
+        step(x).square().mean().backward()
+        torch_xla.sync()
+    with profile(activities=BOTH, with_modules=with_modules) as taken:
+        with torch.profiler.record_function("forward of it"):
+            loss = step(x).square().mean()
+        loss.backward()
+        torch_xla.sync()
+    found = modules_of_kernels(taken, tmp_path / "trace.json")
+    outer = "OptimizedModule/" if with_modules else ""
+    assert found["aten::linear"] == {f"{outer}Sequential/Block/Linear", f"{outer}Sequential/Linear"}
+    assert found["aten::linear_backward"] <= {"Sequential/Block/Linear", "Sequential/Linear"}
+    # Operators inside of a graph count for the range that called it, though the program starts at the sync.
+    (forward,) = (
+        each for each in taken.events() if each.name == "forward of it" and each.device_type == DeviceType.CPU
+    )
+    of_forward = sum(event.device_time_total for event in of_device(taken) if event.name == "aten::linear")
+    assert forward.device_time_total >= 0.99 * of_forward > 0
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")

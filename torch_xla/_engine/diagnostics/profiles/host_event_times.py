@@ -44,7 +44,7 @@ def add_device_times(
             of_name[place.operator].append(event or around)
     ran: defaultdict[OperatorPlace, list[FunctionEvent]] = defaultdict(list)
     for event, origin in sorted(device, key=lambda pair: _start(pair[0])):
-        ran[OperatorPlace.at(event.name, origin.line)].append(event)
+        ran[OperatorPlace.at(origin.recorded or event.name, origin.line)].append(event)
     for place, events in ran.items():
         owners = recorded.get(place) or of_name.get(place.operator)
         for index, event in enumerate(events):

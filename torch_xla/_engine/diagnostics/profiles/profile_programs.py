@@ -18,6 +18,28 @@ class Origin:
     line: Line | None
     opcode: str
 
+    @property
+    def operator(self) -> str:
+        """The operator, without the blocks around it: "aten::linear"."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def recorded(self) -> str:
+        """The operator that was recorded: for one inside a compiled graph, the graph."""
+        return next((part for part in self.name.split("/") if "::" in part), "")
+
+    @property
+    def modules_inside(self) -> list[str]:
+        """The modules around an operator inside a compiled graph, outermost first."""
+        parts = self.name.split("/")
+        return parts[parts.index(self.recorded) + 1 : -1] if self.recorded else []
+
+    @property
+    def blocks(self) -> list[str]:
+        """The modules and other blocks around what was recorded, when its program was compiled, outermost first."""
+        parts = self.name.split("/")
+        return parts[: parts.index(self.recorded)] if self.recorded else []
+
 
 def origins(content: bytes) -> dict[str, dict[str, Origin]]:
     """Return for each program in a profile, by its name "jit_program(7)": the origin of each operation, by its name."""

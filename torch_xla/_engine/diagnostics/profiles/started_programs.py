@@ -42,24 +42,28 @@ class StartedProgram:
             yield OperatorPlace.at(name_of(operation), self.lines[index] if self.lines else None)
 
 
-def modules_of(ran: Sequence[tuple[OperatorPlace, float]], runs: Iterable[StartedProgram]) -> list[str | None]:
-    """Return the modules around each operation of the device, as "Sequential/Linear"; `None` if no run knows them.
+def modules_of(
+    ran: Sequence[tuple[OperatorPlace, float]], runs: Iterable[StartedProgram]
+) -> list[tuple[str, ...] | None]:
+    """Return the modules around what was recorded, of each operation of the device, outermost first; `None` where no
+    run knows them.
 
-    Each of `ran` has a place, and a time. Operations of one place have the modules of the operators that were recorded
-    there, in their order: in equal parts, since XLA may have made several operations of one operator. Equal stages of a
-    program share an executable with the lines of the first, so the operator alone decides where no line agrees.
+    Each of `ran` has the place of the recorded operator, and a time. Operations of one place have the modules of the
+    operators that were recorded there, in their order: in equal parts, since XLA may have made several operations of
+    one operator. Equal stages of a program share an executable with the lines of the first, so the operator alone
+    decides where no line agrees.
     """
-    recorded: defaultdict[OperatorPlace, list[str | None]] = defaultdict(list)
-    of_name: defaultdict[str, list[str | None]] = defaultdict(list)
+    recorded: defaultdict[OperatorPlace, list[tuple[str, ...] | None]] = defaultdict(list)
+    of_name: defaultdict[str, list[tuple[str, ...] | None]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.time):
         for index, place in enumerate(run.places()):
-            modules = "/".join(run.scopes[index]) if run.scopes else None
+            modules = run.scopes[index] if run.scopes else None
             recorded[place].append(modules)
             of_name[place.operator].append(modules)
     of_place: defaultdict[OperatorPlace, list[int]] = defaultdict(list)
     for index in sorted(range(len(ran)), key=lambda index: ran[index][1]):
         of_place[ran[index][0]].append(index)
-    found: list[str | None] = [None] * len(ran)
+    found: list[tuple[str, ...] | None] = [None] * len(ran)
     for place, indices in of_place.items():
         known = recorded.get(place) or of_name.get(place.operator)
         for number, index in enumerate(indices):

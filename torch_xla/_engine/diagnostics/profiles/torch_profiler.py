@@ -57,7 +57,7 @@ class DeviceEvent:
     @property
     def name(self) -> str:
         """The operator, without the blocks around it; XLA's name for what XLA put in by itself."""
-        return self.origin.name.rpartition("/")[2] or self.operation
+        return self.origin.operator or self.operation
 
 
 @dataclass(slots=True)
@@ -170,9 +170,9 @@ def _end(recording: _Recording) -> None:
 
 def _with_modules(found: Sequence[DeviceEvent], runs: Sequence[StartedProgram]) -> Iterator[DeviceEvent]:
     """Name the modules that operations were recorded in this time, where they are known."""
-    places = [(OperatorPlace.at(each.name, each.origin.line), each.start) for each in found]
-    for each, modules in zip(found, modules_of(places, runs), strict=True):
-        yield each if modules is None else replace(each, modules=modules)
+    places = [(OperatorPlace.at(each.origin.recorded, each.origin.line), each.start) for each in found]
+    for each, blocks in zip(found, modules_of(places, runs), strict=True):
+        yield each if blocks is None else replace(each, modules="/".join((*blocks, *each.origin.modules_inside)))
 
 
 def device_events(content: bytes) -> Iterator[DeviceEvent]:
@@ -197,7 +197,8 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
             if origin.opcode not in AROUND_OTHERS:
                 # Times count from the beginning of the profile.
                 start += begin if start < begin else 0
-                yield DeviceEvent(origin, name, module, lane, start, duration, origin.name.rpartition("/")[0])
+                modules = "/".join((*origin.blocks, *origin.modules_inside))
+                yield DeviceEvent(origin, name, module, lane, start, duration, modules)
 
 
 def _operations_of(recording: _Recording) -> Sequence[DeviceEvent]:

@@ -209,8 +209,8 @@ def interpret(module: GraphModule, arrays: Sequence[object], keys: Iterable[jax.
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             if is_random(module, node):
                 kwargs = {**kwargs, "key": next(unused)}
-            line, layer = line_of(node), _layer(node)
-            with located(line, (schema_of(node.target).name,) if line is not None else ()):
+            layer = _layer(node)
+            with located(line_of(node), (*_modules_of(node), schema_of(node.target).name)):
                 if layer is not None:
                     operands = [values[each] for each in layer if each is not None]
                     with precision_of(operands):
@@ -260,6 +260,13 @@ def line_of(node: Node) -> tuple[str, int, str] | None:
     """Return the line of the program that a node of a compiled graph comes from."""
     found = _FRAME.findall(node.stack_trace or "")
     return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
+
+
+def _modules_of(node: Node) -> list[str]:
+    """Return the classes of the modules around a node, outermost first; in backward, those of the forward pass."""
+    modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    # A graph that was saved has the names of the classes.
+    return [kind.__name__ if isinstance(kind, type) else str(kind).rpartition(".")[2] for _, kind in modules.values()]
 
 
 def _call(node: Node, args: Any, kwargs: Any, is_wide: bool) -> object:
