@@ -2,7 +2,6 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from jax.profiler import ProfileData
 
 from ...metrics.user_lines import Line, text
 from ...quiet_calls import quiet
-from .profile_programs import Origin, origins
+from .profile_programs import Origin, ProfilePrograms
 
 # Events that last as long as the operations inside them.
 AROUND_OTHERS = frozenset(("while", "conditional", "call", "async-start", "async-done"))
@@ -66,9 +65,9 @@ def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
     content = files[-1].read_bytes()
     times: defaultdict[tuple[str, Line | None], float] = defaultdict(float)
     counts: defaultdict[tuple[str, Line | None], int] = defaultdict(int)
-    programs = origins(content)
+    programs = ProfilePrograms(content)
     for (module, number), operations in _operations(content).items():
-        known = program_of(module, number, operations.keys(), programs)
+        known = programs.origins(module, number, operations.keys())
         for name, durations in operations.items():
             origin = known.get(name, UNKNOWN)
             if origin.opcode not in AROUND_OTHERS:
@@ -95,14 +94,3 @@ def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]
                     program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
                     program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
     return found
-
-
-def program_of(
-    module: str, number: str, names: Collection[str], programs: dict[str, dict[str, Origin]]
-) -> dict[str, Origin]:
-    """Return the program with operations of these names. On a CPU, XLA may number a copy in another way."""
-    candidates = [program for title, program in programs.items() if title.rpartition("(")[0] == module]
-    numbered = programs.get(f"{module}({number})")
-    if numbered is not None and all(name in numbered for name in names):
-        return numbered
-    return max(candidates, key=lambda program: sum(name in program for name in names), default={})

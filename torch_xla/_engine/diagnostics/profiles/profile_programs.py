@@ -4,6 +4,7 @@ A profile is a file of protocol buffers, and keeps the HLO of every program that
 file but not these, so the few fields that are wanted are read here, by their numbers in `xplane.proto` and `hlo.proto`.
 """
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ...metrics.user_lines import Line
@@ -41,9 +42,47 @@ class Origin:
         return parts[: parts.index(self.recorded)] if self.recorded else []
 
 
-def origins(content: bytes) -> dict[str, dict[str, Origin]]:
-    """Return for each program in a profile, by its name "jit_program(7)": the origin of each operation, by its name."""
-    found: dict[str, dict[str, Origin]] = {}
+class ProfilePrograms:
+    """The programs in a profile. Each is read when one of its operations ran: a process may hold thousands."""
+
+    def __init__(self, content: bytes) -> None:
+        self._modules = dict(_modules(content))
+        self._read: dict[str, dict[str, Origin]] = {}
+
+    def origins(self, module: str, number: str, names: Collection[str]) -> dict[str, Origin]:
+        """Return the origin of each operation, by its name, of the program with operations of these names.
+
+        Its title is "jit_program(7)" for the module "jit_program" and the number 7. On a CPU, XLA may number a copy in
+        another way.
+        """
+        title = f"{module}({number})"
+        if title in self._modules and all(name in self._origins(title) for name in names):
+            return self._origins(title)
+        # A program holds at most the names whose bytes occur in it: the most promising are read first.
+        fields = [_field_of_text(name) for name in names]
+        hopes = {
+            title: sum(field in content for field in fields)
+            for title, content in self._modules.items()
+            if title.rpartition("(")[0] == module
+        }
+        best: dict[str, Origin] = {}
+        most = 0
+        for title in sorted(hopes, key=lambda title: -hopes[title]):
+            if hopes[title] <= most:
+                break
+            found = sum(name in self._origins(title) for name in names)
+            if found > most:
+                best, most = self._origins(title), found
+        return best
+
+    def _origins(self, title: str) -> dict[str, Origin]:
+        if title not in self._read:
+            self._read[title] = _origins_of_module(parsed(self._modules[title]))
+        return self._read[title]
+
+
+def _modules(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Return the HLO of each program in a profile, and its title."""
     for plane in parsed(content).get(1, ()):
         fields = parsed(plane)
         if text_of(fields, 2) != "/host:metadata":
@@ -52,8 +91,13 @@ def origins(content: bytes) -> dict[str, dict[str, Origin]]:
             program = parsed(parsed(entry)[2][0])
             for stat in program.get(5, ()):
                 for proto in parsed(stat).get(6, ()):
-                    found[text_of(program, 2)] = _origins_of_module(parsed(parsed(proto)[1][0]))
-    return found
+                    yield text_of(program, 2), parsed(proto)[1][0]
+
+
+def _field_of_text(text: str) -> bytes:
+    """Return how a message keeps a text as its first field; without the length of a long one."""
+    content = text.encode()
+    return b"\x0a" + bytes([len(content)]) + content if len(content) < 128 else content
 
 
 def _origins_of_module(module: Message) -> dict[str, Origin]:

@@ -26,8 +26,8 @@ from ...metrics.user_lines import text
 from ...step.named_scopes import Passing, close_scope, open_scope
 from ...tensor import device as devices
 from .host_event_times import add_device_times
-from .operator_times import AROUND_OTHERS, UNKNOWN, program_of, without_deprecation
-from .profile_programs import Origin, origins
+from .operator_times import AROUND_OTHERS, UNKNOWN, without_deprecation
+from .profile_programs import Origin, ProfilePrograms
 from .started_programs import OperatorPlace, StartedProgram, modules_of
 
 # The plane of a profile with the time at which it began.
@@ -177,7 +177,7 @@ def _with_modules(found: Sequence[DeviceEvent], runs: Sequence[StartedProgram]) 
 
 def device_events(content: bytes) -> Iterator[DeviceEvent]:
     """Return the operations of the device in a profile of JAX's."""
-    programs = origins(content)
+    programs = ProfilePrograms(content)
     found: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
     begin = 0
     for plane in ProfileData.from_serialized_xspace(content).planes:
@@ -191,7 +191,7 @@ def device_events(content: bytes) -> Iterator[DeviceEvent]:
                     lane = line.name or plane.name
                     found.setdefault(key, []).append((str(stats["hlo_op"]), lane, event.start_ns, event.duration_ns))
     for (module, number), operations in found.items():
-        known = program_of(module, number, {name for name, *_ in operations}, programs)
+        known = programs.origins(module, number, {name for name, *_ in operations})
         for name, lane, start, duration in operations:
             origin = known.get(name, UNKNOWN)
             if origin.opcode not in AROUND_OTHERS:
