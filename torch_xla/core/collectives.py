@@ -101,14 +101,15 @@ def all_reduce(
 
     `reduce_type` is one of `xm.REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`, `REDUCE_MAX`. For a
     tensor, returns a new tensor of its shape and dtype, through which gradients flow. A list of tensors is reduced in
-    place and returned. Raises `ValueError` for another `reduce_type`, and for `groups` that do not contain each ordinal
-    once.
+    place and returned. Raises `ValueError` for another `reduce_type`, for one that the dtype does not have (bits of
+    floats, the least complex number), and for `groups` that do not contain each ordinal once.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.all_reduce(xm.REDUCE_SUM, torch.tensor([2.0, 4.0], device="xla"), scale=0.5).tolist()
     [1.0, 2.0]
     """
-    distributed.check_reduction("all_reduce", reduce_type)
+    tensors = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    distributed.check_reduction("all_reduce", reduce_type, tensors)
     distributed.check_groups("all_reduce", groups)
     among = distributed.groups_of(groups)
     if isinstance(inputs, torch.Tensor):
@@ -288,12 +289,12 @@ def reduce_scatter(
     >>> xm.reduce_scatter(xm.REDUCE_SUM, torch.ones(4, device="xla"), 2.0, 0, 1).tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    distributed.check_reduction("reduce_scatter", reduce_type)
+    one = isinstance(input, torch.Tensor)
+    tensors = [input] if isinstance(input, torch.Tensor) else list(input)
+    distributed.check_reduction("reduce_scatter", reduce_type, tensors)
     distributed.check_groups("reduce_scatter", groups)
     among = distributed.groups_of(groups)
     distributed.check_group_size("reduce_scatter", "shard_count", shard_count, distributed.group_size(among))
-    one = isinstance(input, torch.Tensor)
-    tensors = [input] if isinstance(input, torch.Tensor) else list(input)
     dims = [distributed.check_dim("reduce_scatter", tensor, scatter_dim) for tensor in tensors]
     if shard_count == 1:
         parts = [tensor.clone() for tensor in tensors]

@@ -42,9 +42,19 @@ def test_mistakes_are_told_in_the_words_of_the_call(four: None) -> None:
     tensor = torch.ones(2, 3)
     for check, error, words in (
         (
-            lambda: collective_arguments.check_reduction("f", "avg"),
+            lambda: collective_arguments.check_reduction("f", "avg", []),
             ValueError,
             "f.*'avg'; expected one of 'sum', 'mul'",
+        ),
+        (
+            lambda: collective_arguments.check_reduction("f", "and", [tensor.int(), tensor]),
+            ValueError,
+            r"f\(\): reduce_type 'and' combines the bits of integers and bools, .* torch\.float32; view it as integers",
+        ),
+        (
+            lambda: collective_arguments.check_reduction("f", "max", [tensor.to(torch.complex64)]),
+            ValueError,
+            r"reduce_type 'max' compares numbers, .* torch\.complex64: .* reduce torch\.view_as_real\(tensor\)",
         ),
         (
             lambda: collective_arguments.check_ordinals("f", [0, 4]),

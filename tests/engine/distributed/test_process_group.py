@@ -273,6 +273,17 @@ def test_bits_of_floats_are_not_combined() -> None:
         XlaGroup(0, [0])._reduce_scatter_base(torch.zeros(2, device="xla"), x, options)
 
 
+@pytest.mark.parametrize("op", [dist.ReduceOp.MIN, dist.ReduceOp.MAX])
+def test_complex_numbers_are_not_compared(op: Any) -> None:
+    options = dist.ReduceOptions()  # type: ignore[attr-defined]
+    options.reduceOp = op
+    x = torch.ones(2, dtype=torch.complex64, device="xla")
+    with pytest.raises(
+        ValueError, match=r"reduction M.. compares numbers, .* torch\.complex64: complex numbers have no"
+    ):
+        XlaGroup(0, [0]).reduce([x], options)
+
+
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))

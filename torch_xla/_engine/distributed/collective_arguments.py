@@ -8,14 +8,35 @@ import torch
 from ..processes import identity
 
 REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
+_OF_BITS = ("and", "or", "xor")
+_OF_ORDER = ("min", "max")
 
 
-def check_reduction(name: str, reduce_type: str) -> None:
-    """Refuse a reduction that does not exist."""
+def check_reduction(name: str, reduce_type: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse a reduction that does not exist, or not for the dtype of a tensor."""
     if reduce_type not in REDUCTIONS:
         raise ValueError(
             f"{name}(): reduce_type is {reduce_type!r}; expected one of {', '.join(map(repr, REDUCTIONS))}"
         )
+    check_dtypes(f"{name}(): reduce_type {reduce_type!r}", reduce_type, tensors)
+
+
+def check_dtypes(what: str, reduction: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse to combine the bits of floats, and to compare complex numbers, in a reduction that the user calls `what`.
+
+    XLA would refuse it when the step is compiled, and with it all else that is recorded.
+    """
+    for tensor in tensors:
+        if reduction in _OF_BITS and (tensor.is_floating_point() or tensor.is_complex()):
+            raise ValueError(
+                f"{what} combines the bits of integers and bools, and a tensor has dtype {tensor.dtype}; view it as "
+                f"integers, or use another reduction"
+            )
+        if reduction in _OF_ORDER and tensor.is_complex():
+            raise ValueError(
+                f"{what} compares numbers, and a tensor has dtype {tensor.dtype}: complex numbers have no order; "
+                f"reduce torch.view_as_real(tensor), or use another reduction"
+            )
 
 
 def check_groups(name: str, groups: Sequence[Sequence[int]] | None) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from ..compat.names import torch_distributed
 from ..compat.names.torch_distributed import ProcessGroup, done
+from .collective_arguments import check_dtypes
 from .collectives import Groups, all_gather, all_reduce, all_to_all, group_with, groups_of
 from .collectives import broadcast as broadcast_values
 from .collectives import pair as pair_groups
@@ -26,7 +27,6 @@ _REDUCTIONS = {
     "SUM": "sum", "AVG": "sum", "PRODUCT": "mul", "MIN": "min", "MAX": "max", "BAND": "and", "BOR": "or", "BXOR": "xor",
     "PREMUL_SUM": "sum",
 }  # fmt: skip
-_OF_BITS = ("BAND", "BOR", "BXOR")
 
 
 class XlaGroup(ProcessGroup):
@@ -341,13 +341,7 @@ def _name_of(op: object, tensors: Tensors) -> str:
         raise ValueError(
             f"torch.distributed on xla: reduction {op} is not supported; use one of {', '.join(_REDUCTIONS)}"
         )
-    if name in _OF_BITS:
-        for tensor in tensors:
-            if tensor.is_floating_point() or tensor.is_complex():
-                raise ValueError(
-                    f"torch.distributed on xla: reduction {name} combines the bits of integers and bools, and a tensor "
-                    f"has dtype {tensor.dtype}; view it as integers, or use another reduction"
-                )
+    check_dtypes(f"torch.distributed on xla: reduction {name}", _REDUCTIONS[name], tensors)
     return name
 
 
