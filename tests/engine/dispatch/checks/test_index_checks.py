@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import torch_xla.debug.metrics as met
 from tests.support.twins import Program, cases, check_refused, check_same, numbers, outcome
@@ -179,6 +181,12 @@ def empty(d: str) -> torch.Tensor:
         "part of nothing": lambda d: n(3, 2, d=d).__setitem__((slice(0, 0), [0, 1]), n(3, d=d)),
         "apart": lambda d: n(2, 3, 2, d=d).__setitem__((empty(d), slice(None), empty(d)), n(2, d=d)),
         "unsafe": lambda d: torch.ops.aten._unsafe_index_put(n(3, 2, d=d), (empty(d),), n(4, d=d)),
+        "a mask without elements": lambda d: torch.ops.aten.index_put(
+            n(3, 0, 2, d=d), (n(3, 0, d=d) > 0,), n(3, 1, d=d)
+        ),
+        "one added through a mask": lambda d: n(3, d=d).index_put_(
+            (torch.tensor([False, True, True], device=d),), n(1, 1, d=d), accumulate=True
+        ),
     }
 )
 def test_values_for_no_places_must_fit_as_on_the_cpu(program: Program) -> None:
@@ -200,6 +208,40 @@ def test_values_for_no_places_must_fit_as_on_the_cpu(program: Program) -> None:
 )
 def test_values_that_fit_no_places_are_taken(program: Program) -> None:
     check_same(program)
+
+
+# Some masks do not fit what they are used on, and some indices are outside of it.
+_INDEX = st.one_of(
+    st.none(),
+    st.lists(st.booleans(), max_size=3).map(lambda chosen: torch.tensor(chosen, dtype=torch.bool)),
+    st.lists(st.integers(-4, 3), max_size=3).map(lambda places: torch.tensor(places, dtype=torch.int64)),
+    st.just(torch.zeros(2, 2, dtype=torch.int64)),
+)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    st.lists(_INDEX, min_size=1, max_size=3),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.booleans(),
+)
+def test_what_is_put_in_is_refused_where_the_cpu_does(
+    sizes: list[int], indices: list[torch.Tensor | None], of_values: list[int], adds: bool
+) -> None:
+    def put(d: str) -> object:
+        given = [None if index is None else index.to(d) for index in indices]
+        try:
+            return torch.ops.aten.index_put(n(*sizes, d=d), given, n(*of_values, d=d), adds).tolist()
+        except (IndexError, RuntimeError) as refusal:
+            return type(refusal), str(refusal).partition("\n")[0]
+
+    on_cpu = put("cpu")
+    on_xla = put("xla")
+    if any(index is not None for index in indices):
+        assert on_xla == on_cpu
+    else:
+        assert isinstance(on_xla, tuple) == isinstance(on_cpu, tuple)
 
 
 def of_one_place(index_dims: int, number: int) -> Iterator[tuple[str, Program]]:

@@ -30,7 +30,7 @@ _BY_TENSORS = (
     "index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
 )  # fmt: skip
 
-# What the CPU raises of an index into a tensor without dimensions, which has one place. Asked, some kernels read it.
+# The CPU's errors for an index into a tensor without dimensions, which has one place. Asked, some kernels read it.
 _OF_ONE_PLACE = {
     **dict.fromkeys(
         ("gather", "scatter", "scatter_add", "scatter_reduce"),
@@ -42,6 +42,9 @@ _OF_ONE_PLACE = {
 }
 # These take one element for each index, so a source of another size is wrong before the index is.
 _OF_ONE_SOURCE = ("index_add", "index_reduce", "index_select", "index_copy")
+
+# The CPU's words for values. For indices, if none is a tensor, it names an assertion inside PyTorch.
+_OF_VALUES = ("shape mismatch", "Index put requires")
 
 _INDICES = (torch.int64, torch.bool, torch.int32, torch.uint8)
 _BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
@@ -121,71 +124,86 @@ def by_tensors(name: str) -> Callable[..., Any]:
             _warn_of_bytes(index)
         if self.device.type == "xla":
             indices = _resolved(self, indices)
-        if args and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype:
-            cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
-        dim = 0
-        for index in indices:
-            if index is not None and dim < self.dim() and (not self.shape[dim] or _is_outside(index, self.shape[dim])):
-                cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
-            if index is None or not _is_mask(index):
-                dim += 1
-                continue
-            fits = self.shape[dim : dim + index.dim()] == index.shape and not _misses(self.dim() - dim, index, args)
-            # One number is a masked fill, for which bytes are no mask.
-            if not fits or (index.dtype is torch.uint8 and args and args[0].numel() == 1):
-                cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
-            dim += index.dim()
-        if args and isinstance(args[0], Tensor):
-            if all(index is None for index in indices):
-                _refuse_all(name, self, indices, args)
-            _refuse_values_for_nothing(self, indices, args[0])
+        adds = bool(args[1] if len(args) > 1 else kwargs.get("accumulate"))
+        if _may_be_refused(self, indices, args[0] if args else None, adds):
+            _refuse_if_the_cpu_does(name, (self, indices, *args), kwargs)
         return record(self, indices, *args, **kwargs)
 
     return kernel
 
 
-def _refuse_all(name: str, tensor: Tensor, indices: Sequence[Tensor | None], args: tuple[Any, ...]) -> None:
-    """Refuse to put values in by no index at all where the CPU does; its words are those of a failed assertion."""
-    refusal = cpu_errors.refusal_of_the_cpu(operator_of(f"aten::{name}"), (tensor, indices, *args), {})
+def _refuse_if_the_cpu_does(name: str, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+    refusal = cpu_errors.refusal_of_the_cpu(operator_of(f"aten::{name}"), args, kwargs)
     if refusal is None:
         return
-    if isinstance(refusal, IndexError) or str(refusal).startswith("shape mismatch"):
-        raise refusal
-    raise RuntimeError(f"{name} expects a tensor among its indices. To write to all elements, use copy_.")
+    is_clear = isinstance(refusal, IndexError) or str(refusal).startswith(_OF_VALUES)
+    if not is_clear and all(index is None for index in args[1]):
+        raise RuntimeError(f"{name} expects a tensor among its indices. To write to all elements, use copy_.")
+    raise refusal
 
 
-def _refuse_values_for_nothing(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> None:
-    """Refuse values whose sizes do not fit where indices choose no element: no rule looks at them."""
-    if tensor.numel() and all(index is None or (index.numel() and not _is_mask(index)) for index in indices):
-        return
-    chosen = _chosen_size(tensor, indices, values)
-    if chosen is None or 0 not in chosen:
-        return
-    rest = chosen[len(chosen) - values.dim() :] if values.dim() <= len(chosen) else None
-    if rest is None or any(size not in (1, of) for size, of in zip(values.shape, rest, strict=True)):
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
-            f"shape {list(chosen)}"
-        )
+def _may_be_refused(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor | None, adds: bool) -> bool:
+    """Return whether the CPU may refuse to read at the indices, or to put the values in."""
+    dim = 0
+    for index in indices:
+        if (
+            index is not None
+            and dim < tensor.dim()
+            and (not tensor.shape[dim] or _is_outside(index, tensor.shape[dim]))
+        ):
+            return True
+        if index is None or not _is_mask(index):
+            dim += 1
+            continue
+        if tensor.shape[dim : dim + index.dim()] != index.shape:
+            return True
+        if index.dtype is torch.uint8 and values is not None and values.numel() == 1:
+            return True  # one number is a masked fill, for which bytes are no mask
+        dim += index.dim()
+    if values is None:
+        return False
+    if values.dtype is not tensor.dtype or all(index is None for index in indices):
+        return True
+    return _miss(tensor, indices, values, adds)
 
 
-def _chosen_size(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> tuple[int, ...] | None:
-    """Return the size of the elements that indices choose; `None` if it is not known, or if indices do not fit."""
+def _miss(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor, adds: bool) -> bool:
+    """Return whether values may have other sizes than what known masks choose, or indices without elements.
+
+    Of other indices the rules look at the sizes.
+    """
+    masks = [index for index in indices if index is not None and _is_mask(index)]
+    if masks and values.numel() == 1 and not adds:
+        return False  # it is filled in, however many places they choose
+    if tensor.numel() and not masks and all(index is None or index.numel() for index in indices):
+        return False
+    counts = []
+    for mask in masks:
+        known = known_numbers(mask) if mask.numel() else np.empty(0)
+        if known is None:
+            return False
+        if known.size != mask.numel():
+            return True  # it shows some of the numbers in its memory
+        counts.append(int(np.count_nonzero(known)))
+    chosen = _chosen_size(tensor, indices, counts)
+    if chosen is None or values.dim() > len(chosen):
+        return True
+    return any(size not in (1, of) for size, of in zip(values.shape[::-1], chosen[::-1], strict=False))
+
+
+def _chosen_size(tensor: Tensor, indices: Sequence[Tensor | None], counts: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the size of the chosen elements, where masks choose `counts` places; `None` if indices do not fit."""
     sizes: list[tuple[int, ...]] = []
     places: list[int] = []  # of indices, among the dimensions that a mask makes one of
-    kept, dim = [], 0
+    kept, dim, left = [], 0, iter(counts)
     for place, index in enumerate(indices):
         if index is None:
             kept.append((place, tensor.shape[dim : dim + 1]))
             dim += 1
             continue
-        # One number is filled in through a mask, whatever its dimensions.
-        known = known_numbers(index) if _is_mask(index) and values.numel() != 1 else None
-        if _is_mask(index) and known is None:
-            return None
-        sizes.append(tuple(index.shape) if known is None else (int(np.count_nonzero(known)),))
+        sizes.append((next(left),) if _is_mask(index) else tuple(index.shape))
         places.append(place)
-        dim += 1 if known is None else index.dim()
+        dim += index.dim() if _is_mask(index) else 1
     try:
         size = tuple(torch.broadcast_shapes(*sizes))
     except RuntimeError:
@@ -195,19 +213,6 @@ def _chosen_size(tensor: Tensor, indices: Sequence[Tensor | None], values: Tenso
     before = [n for place, found in kept for n in found if place < first]
     after = [n for place, found in kept for n in found if place >= first]
     return (*before, *size, *after, *tensor.shape[dim:])
-
-
-def _misses(dims: int, mask: Tensor, values: Sequence[object]) -> bool:
-    """Return whether a mask that the host knows may choose another number of places than there are values for them.
-
-    It is of the first of the last `dims` dimensions; what it chooses is one dimension in their place.
-    """
-    known = known_numbers(mask)
-    if known is None or not values or not isinstance(values[0], Tensor) or values[0].numel() == 1:
-        return False
-    place = values[0].dim() - 1 - (dims - mask.dim())
-    fits = place < 0 or values[0].shape[place] in (1, int(np.count_nonzero(known)))
-    return known.size != mask.numel() or not fits
 
 
 def masked(name: str) -> Callable[..., object]:
