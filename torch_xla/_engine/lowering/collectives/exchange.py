@@ -8,9 +8,8 @@ send each array in its own dtype and shape: a TPU copies an array to make a row 
 time. Of 64-bit values a TPU's compiler adds integers alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -33,8 +32,7 @@ Groups = Sequence[Sequence[int]]
 # a millisecond or more on the CPU, as long as it takes to copy some MiB.
 _SMALL = 4 << 20
 # Tensors that share a message are copied into it, all at the same time, and users divide a model to save memory. So
-# only
-# small tensors share one, such as biases and scales: a separate message for each of them would cost the most.
+# only small tensors share one, such as biases and scales: a separate message for each of them would cost the most.
 _SMALL_PARTS = 64 << 10
 
 # Arrays of at least this size are reduced in two exchanges, which on the CPU take less time than XLA's own reduction.
@@ -74,39 +72,34 @@ def _platform() -> str:
 
 def _in_rows(arrays: Sequence[jax.Array], exchange: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
     """Call `exchange`, which keeps sizes, for each array, small ones of one dtype as one row."""
-    rows = [array.reshape(1, -1) for array in arrays]
-    own = {} if _platform() == "cpu" else {index: partial(exchange, array) for index, array in enumerate(arrays)}
-    found = _together(rows, exchange, alone=own)
-    return [result.reshape(array.shape) for result, array in zip(found, arrays, strict=True)]
+    results = list(arrays)
+    for indices in _bundles(arrays, _SMALL):
+        if len(indices) == 1 and _platform() != "cpu":
+            results[indices[0]] = exchange(arrays[indices[0]])
+            continue
+        found = _side_by_side([arrays[index].reshape(1, -1) for index in indices], exchange)
+        for index, row in zip(indices, found, strict=True):
+            results[index] = row.reshape(arrays[index].shape)
+    return results
 
 
-def _together(
-    rows: Sequence[jax.Array],
-    exchange: Callable[[jax.Array], jax.Array],
-    small: int = _SMALL,
-    alone: Mapping[int, Callable[[], jax.Array]] = MappingProxyType({}),
-) -> list[jax.Array]:
-    """Call `exchange` for each matrix; those of one dtype with fewer bytes than `small` go side by side.
-
-    It takes and gives matrices of one width. `alone` has what to call for a matrix that goes alone, where that is
-    something else.
-    """
-    results: list[jax.Array] = list(rows)
+def _bundles(arrays: Sequence[jax.Array], small: int) -> list[list[int]]:
+    """Return which arrays travel together, by index: those of one dtype with fewer bytes than `small`."""
+    alone: list[list[int]] = []
     together: dict[np.dtype, list[int]] = {}
-    for index, each in enumerate(rows):
+    for index, each in enumerate(arrays):
         if each.size * each.dtype.itemsize < small:
             together.setdefault(each.dtype, []).append(index)
         else:
-            results[index] = alone[index]() if index in alone else exchange(each)
-    for indices in together.values():
-        if len(indices) == 1 and indices[0] in alone:
-            results[indices[0]] = alone[indices[0]]()
-            continue
-        joined = rows[indices[0]] if len(indices) == 1 else jnp.concatenate([rows[index] for index in indices], 1)
-        ends = np.cumsum([rows[index].shape[1] for index in indices])
-        for index, part in zip(indices, jnp.split(exchange(joined), ends[:-1], 1), strict=True):
-            results[index] = part
-    return results
+            alone.append([index])
+    return [*alone, *together.values()]
+
+
+def _side_by_side(rows: Sequence[jax.Array], exchange: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
+    """Call `exchange` once for matrices of one height, and divide its result, a matrix as wide as they are together."""
+    joined = rows[0] if len(rows) == 1 else jnp.concatenate(rows, 1)
+    ends = np.cumsum([row.shape[1] for row in rows])
+    return jnp.split(exchange(joined), ends[:-1], 1)
 
 
 def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
@@ -277,20 +270,21 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: object = None) 
 @lowers(ALL_GATHER)
 def all_gather(arrays: list[jax.Array], dim: int, size: int, groups: Groups) -> list[jax.Array]:
     """Return each array with those of the other processes of a group, `size` in all, along dimension `dim`."""
-    flat = [array.reshape(1, -1) for array in arrays]
-    alone: dict[int, Callable[[], jax.Array]] = {}
-    if _platform() != "cpu" and _are_equal(groups):
-        alone = {index: partial(_gathered_along, array, dim, groups) for index, array in enumerate(arrays)}
-    gathered = _together(flat, lambda joined: _gathered(joined[0], groups, size), _SMALL_PARTS // size, alone)
-    whole = [_with(array, dim, size) for array in arrays]
-    return [
-        rows if rows.shape == shape else _merged(rows.reshape(size, *array.shape), dim)
-        for rows, array, shape in zip(gathered, arrays, whole, strict=True)
-    ]
+    results = list(arrays)
+    for indices in _bundles(arrays, _SMALL_PARTS // size):
+        if len(indices) == 1 and _platform() != "cpu" and _are_equal(groups):
+            results[indices[0]] = _gathered_along(arrays[indices[0]], dim, groups)
+            continue
+        flat = [arrays[index].reshape(1, -1) for index in indices]
+        gathered = _side_by_side(flat, lambda joined: _gathered(joined[0], groups, size))
+        for index, rows in zip(indices, gathered, strict=True):
+            results[index] = _merged(rows.reshape(size, *arrays[index].shape), dim)
+    return results
 
 
 def _with(array: jax.Array, dim: int, size: int) -> tuple[int, ...]:
-    return (*array.shape[:dim], array.shape[dim] * size, *array.shape[dim + 1 :])
+    """Return the shape of an array with another size along `dim`."""
+    return (*array.shape[:dim], size, *array.shape[dim + 1 :])
 
 
 def _gathered_along(array: jax.Array, dim: int, groups: Groups) -> jax.Array:
@@ -318,11 +312,14 @@ def reduce_scatter(arrays: list[jax.Array], reduction: str, dim: int, size: int,
     if len(arrays) == 1:
         return [_reduced_part(arrays[0], reduction, dim, size, groups)]
     rows = [_parts(array, dim, size).reshape(size, -1) for array in arrays]
-    reduced = _together(rows, lambda joined: _reduced_part(joined, reduction, 0, size, groups), _SMALL_PARTS)
-    return [
-        part.reshape(*array.shape[:dim], array.shape[dim] // size, *array.shape[dim + 1 :])
-        for part, array in zip(reduced, arrays, strict=True)
-    ]
+    results = list(arrays)
+    for indices in _bundles(rows, _SMALL_PARTS):
+        reduced = _side_by_side(
+            [rows[index] for index in indices], lambda joined: _reduced_part(joined, reduction, 0, size, groups)
+        )
+        for index, part in zip(indices, reduced, strict=True):
+            results[index] = part.reshape(_with(arrays[index], dim, arrays[index].shape[dim] // size))
+    return results
 
 
 def _parts(array: jax.Array, dim: int, size: int) -> jax.Array:
