@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils import _pytree as pytree
 
 import torch_xla.distributed.spmd as xs
 from benchmarks.models import Bert, Gpt2, Llama, ResNet
@@ -34,15 +35,16 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullySha
 
 
 def operators(dtype: torch.dtype = torch.float32) -> Iterator[Case]:
-    """Each operator of PyTorch's database, with its first sample."""
+    """Each operator of PyTorch's database, with its first sample that has elements."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for info in op_db:
         if dtype not in info.supported_dtypes("cpu"):
             continue
-        sample = next(iter(info.sample_inputs("cpu", dtype, requires_grad=False)), None)
-        if sample is None:
+        samples = [*info.sample_inputs("cpu", dtype, requires_grad=False)]
+        if not samples:
             continue
+        sample = next(filter(_has_elements, samples), samples[0])
         name = f"{info.name}.{info.variant_test_name}".rstrip(".")
         try:
             moved = sample.transform(lambda x: x.to("xla") if isinstance(x, torch.Tensor) else x)
@@ -54,6 +56,11 @@ def operators(dtype: torch.dtype = torch.float32) -> Iterator[Case]:
             return op(given.input, *given.args, **given.kwargs)
 
         yield Case(name, step)
+
+
+def _has_elements(sample: Any) -> bool:
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return all(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def _refused(error: Exception) -> None:

@@ -1,8 +1,5 @@
 """The operation that XLA does not compile is found by compiling beginnings of the graph."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import jax
 import pytest
 import torch
@@ -35,19 +32,21 @@ class Compiler:
         self.tried: list[Graph] = []
         self.message = message
 
-    def lowered(self, graph: Graph, *_: object) -> Any:
+    def compiled(self, graph: Graph, *_: object) -> None:
         self.tried.append(graph)
-        return SimpleNamespace(compile=self.refuse if self.refuses(graph) else list)
+        if self.refuses(graph):
+            raise jax.errors.JaxRuntimeError(self.message)
 
     def refuses(self, graph: Graph) -> bool:
         return any(each.plan is COS for each in graph.operations)
 
-    def refuse(self) -> None:
-        raise jax.errors.JaxRuntimeError(self.message)
+    def takes_the_place_of_xla(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(failing_op_search, "lowered", lambda graph, *_: graph)
+        monkeypatch.setattr(failing_op_search, "compiled", self.compiled)
 
 
 def found(monkeypatch: pytest.MonkeyPatch, compiler: Compiler, graph: Graph) -> int | None:
-    monkeypatch.setattr(failing_op_search, "lowered", compiler.lowered)
+    compiler.takes_the_place_of_xla(monkeypatch)
     return failing_op_search.of(graph, key_of(graph, (), targets.of_device(jax.devices("cpu")[0])), ())
 
 
@@ -93,7 +92,7 @@ def test_of_a_graph_in_stages_each_kind_is_compiled_by_itself_and_once(monkeypat
     stages = [stage(0, SIN, SIN), stage(2, SIN, SIN), stage(4, SIN, COS, SIN), stage(7, SIN, SIN)]
     whole = chain(SIN, SIN, SIN, SIN, SIN, COS, SIN, SIN, SIN)
     compiler = Compiler()
-    monkeypatch.setattr(failing_op_search, "lowered", compiler.lowered)
+    compiler.takes_the_place_of_xla(monkeypatch)
     key = key_of(whole, (), targets.of_device(jax.devices("cpu")[0]))
     assert failing_op_search.of_stages(stages, key, ()) == 5
     assert [len(each.operations) for each in compiler.tried[:2]] == [2, 3]

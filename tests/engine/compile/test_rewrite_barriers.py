@@ -15,7 +15,7 @@ import torch
 
 import torch_xla
 from benchmarks import models
-from torch_xla._engine.compile import bfloat16_dots
+from torch_xla._engine.compile import xla_compile
 from torch_xla._engine.compile.rewrite_barriers import keep_arithmetic
 from torch_xla.experimental import eager_mode
 
@@ -359,7 +359,7 @@ def test_a_training_step_has_few_barriers(name: str) -> None:
         of_steps[-1].append(keep_arithmetic(module))
         return of_steps[-1][-1]
 
-    with mock.patch.object(bfloat16_dots, "keep_arithmetic", counted):
+    with mock.patch.object(xla_compile, "keep_arithmetic", counted):
         for _ in range(2):
             of_steps.append([])
             inputs, classes = (each.to("xla") for each in batch())

@@ -11,6 +11,7 @@ from .executable_key import Key, key_of
 from .jax_function import lowered
 from .source_metadata import UNKNOWN
 from .stages.stage_cuts import Stage
+from .xla_compile import compiled
 
 
 def of(graph: Graph, key: Key, numbers: Sequence[float | int]) -> int | None:
@@ -64,7 +65,7 @@ def _alone(graph: Graph, index: int) -> Graph:
 @uncollected
 def _refuses(graph: Graph, key: Key, numbers: Sequence[float | int]) -> bool:
     try:
-        lowered(graph, key_of(graph, (), key.target), numbers, UNKNOWN).compile()
+        compiled(lowered(graph, key_of(graph, (), key.target), numbers, UNKNOWN), key.target)
     except jax.errors.JaxRuntimeError as error:
         if private.is_interrupt(error):
             raise KeyboardInterrupt from error

@@ -43,7 +43,6 @@ from . import (
     oversized_values,
     shard_mapped,
 )
-from .bfloat16_dots import compiled
 from .disk import cache_folder, disk_cache
 from .executable_key import Key
 from .inlining import Inlined, inlined
@@ -54,6 +53,7 @@ from .launch_adapter import Ready as Ready
 from .launch_adapter import whole, without
 from .source_metadata import UNKNOWN
 from .stages import stage_cuts, stage_executables, staged_program
+from .xla_compile import compiled
 
 # So often numbers may start to change before all places in storages become arguments, whether they changed or not.
 _PATIENCE = 3

@@ -13,10 +13,10 @@ from ...ir.sharding import ANY, Placed, Sharding
 from ...ir.value_spec import sharded
 from ...runtime.device_assignment import Target
 from .. import jax_function
-from ..bfloat16_dots import compiled
 from ..disk import disk_cache
 from ..jax_function import MustBake
 from ..source_metadata import Origins
+from ..xla_compile import compiled
 from .stage_cuts import Stage
 from .staged_program import Wanted
 

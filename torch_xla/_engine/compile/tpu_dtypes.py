@@ -1,0 +1,61 @@
+"""Keep from a TPU's compiler the uses of 64-bit dtypes for which it ends the process.
+
+The operands of a matrix product get one dtype if one of them is a 64-bit integer: JAX multiplies a float matrix and an
+int64 one where it decomposes by singular values. A program with complex128 is refused, in whatever operation: the
+compiler knows some operations of that dtype, and ends the process for others, such as conversions and quotients.
+"""
+
+import re
+
+import jax
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ..compat.names import jax as private
+
+_LONG = ("i64", "ui64")
+_OPERATOR = re.compile(r"\w+::\w+")
+_REFUSED = (
+    "UNIMPLEMENTED: a TPU has no complex128{of}. Convert to torch.complex64 before, or compute this part on the CPU."
+)
+
+
+def prepare(module: ir.Module) -> None:
+    """Give the operands of products one dtype in a module of StableHLO. Raises `JaxRuntimeError` for complex128."""
+    products: list[ir.Operation] = []
+    refused: list[ir.Operation] = []
+
+    def look(operation: ir.Operation) -> ir.WalkResult:
+        kinds = [operation.attributes["function_type"]] if operation.name == "func.func" else operation.results.types
+        if any("complex<f64>" in str(kind) for kind in kinds):
+            refused.append(operation)
+            return ir.WalkResult.INTERRUPT
+        if operation.name == "stablehlo.dot_general":
+            products.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    private.walk(module, look)
+    if refused:
+        raise jax.errors.JaxRuntimeError(_REFUSED.format(of=_named(refused[0])))
+    for product in products:
+        if any(_element(operand) in _LONG for operand in product.operands):
+            _give_one_dtype(product)
+
+
+def _named(operation: ir.Operation) -> str:
+    found = _OPERATOR.search(str(operation.location))
+    return f", which {found[0]} computes" if found else ""
+
+
+def _element(value: ir.Value) -> str:
+    return str(ir.RankedTensorType(value.type).element_type)
+
+
+def _give_one_dtype(product: ir.Operation) -> None:
+    element = ir.RankedTensorType(product.results[0].type).element_type
+    with product.location, ir.InsertionPoint(product):
+        for place, operand in enumerate(product.operands):
+            kind = ir.RankedTensorType(operand.type)
+            if kind.element_type != element:
+                converted = ir.RankedTensorType.get(kind.shape, element)
+                product.operands[place] = stablehlo.convert(converted, operand)
