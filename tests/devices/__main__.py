@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for number, case in enumerate(parts[part]()):
                 if number % options.every == 0:
                     count += 1
+                    print(f"{target} {part}: {case.name}", file=sys.stderr, flush=True)  # if it ends the process
                     if said := compiled(case, target):
                         wrong.append(f"  {case.name}: {said}")
             seconds = time.perf_counter() - start
