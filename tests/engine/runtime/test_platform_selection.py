@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from torch_xla._engine.runtime import platform_selection, tpu_chips
+from torch_xla._engine.runtime import gpus, platform_selection, tpu_chips
 
 
 def forget_what_is_installed() -> None:
@@ -31,8 +31,8 @@ def unstarted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """A machine with these modules installed and these files; no TPU."""
     has: dict[str, set[str]] = {"modules": set(), "files": set()}
-    monkeypatch.setattr(platform_selection, "_is_installed", lambda module: module in has["modules"])
-    monkeypatch.setattr(platform_selection.Path, "exists", lambda path: str(path) in has["files"])
+    monkeypatch.setattr(gpus, "_is_installed", lambda module: module in has["modules"])
+    monkeypatch.setattr(gpus.Path, "exists", lambda path: str(path) in has["files"])
     monkeypatch.setattr(tpu_chips, "chip_count", lambda: 0)
     monkeypatch.setattr(platform_selection.importlib.metadata, "entry_points", lambda group: ())
     return has

@@ -2,12 +2,12 @@
 
 import functools
 import importlib.metadata
-import importlib.util
-from pathlib import Path
 
 import jax
 
 from .. import config
+from .gpus import has_gpu as has_gpu
+from .gpus import usable_platform as usable_gpu_platform
 from .platform import device_type as started_device_type
 from .platform import is_started as is_platform_started
 from .platform import local_devices
@@ -15,12 +15,6 @@ from .platform import real_name as real_platform_name
 from .tpu_chips import is_usable as is_tpu_usable
 
 _OUR_NAMES = {"GPU": "CUDA"}
-
-# Plugins by the platform they add, with what the machine has if it has such a device.
-_PLUGINS = {
-    "CUDA": (("jax_cuda13_plugin", "jax_cuda12_plugin"), ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")),
-    "ROCM": (("jax_rocm7_plugin", "jax_rocm60_plugin"), ("/dev/kfd",)),
-}
 
 
 def device_type() -> str:
@@ -45,21 +39,7 @@ def _what_jax_would_choose() -> str:
 
 @functools.cache
 def _known_hardware() -> str:
-    if is_tpu_usable():
-        return "TPU"
-    for name, (plugins, files) in _PLUGINS.items():
-        if any(map(_is_installed, plugins)) and _has_one_of(files):
-            return name
-    return ""
-
-
-def has_gpu() -> bool:
-    """Return whether the machine has a GPU of NVIDIA or AMD, from device files, whatever plugins are installed."""
-    return any(_has_one_of(files) for _, files in _PLUGINS.values())
-
-
-def _has_one_of(files: tuple[str, ...]) -> bool:
-    return any(Path(file).exists() for file in files)
+    return "TPU" if is_tpu_usable() else usable_gpu_platform()
 
 
 @functools.cache
@@ -74,10 +54,6 @@ def is_accelerated() -> bool:
     if wanted:
         return _our_name(wanted.split(",")[0]) != "CPU"
     return bool(_known_hardware()) or _has_unknown_plugin()
-
-
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def is_device_type(name: str) -> bool:
