@@ -85,6 +85,41 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert command.main(["--topology", "v5e:1x1", str(script)]) == 2
 
 
+PLAIN = """
+import torch
+
+one, other = (torch.nn.Linear(64, 64).to("xla") for _ in range(2))
+optimizers = [torch.optim.AdamW(model.parameters()) for model in (one, other)]
+for step in range(100):
+    loss = (one(torch.randn(8, 64, device="xla")) - other(torch.ones(8, 64, device="xla"))).square().mean()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    %s
+    print("step", step)
+"""
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("end", ["loss.item()", "torch.xla.synchronize()", "pass"])
+def test_a_script_that_never_syncs_ends_with_the_updates_of_its_optimizers(
+    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN % end)
+    assert command.main([str(script), "--lr", "3", "--topology", "v5e:1x1", "--steps", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "step 1" in said and "step 2" not in said  # the last update of the third step ended it
+    assert "optimizer state 0 B" not in said and "optimizer state" in said
+
+
+def test_a_topology_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path / "train.py"), "--top", "v5e:1x1"])
+    assert "required: --topology" in capsys.readouterr().err
+
+
 @needs_tpu_compiler
 def test_the_command_for_a_tpu(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "train.py"

@@ -107,9 +107,9 @@ def _begin(device: Device, elsewhere: tuple[object, ...] | None, rank: int | Non
 def _described(planner: Planner, step: Step) -> Sequence[Any]:
     """Return buffers without elements for the results of a step, which does not run."""
     program, buffers = step.program, [value.buffer for value in step.inputs]
+    placed = planner(program, step.inputs, step.outputs, step.numbers, step.source_lines())
     if step.cause is Cause.READ and _is_known(program, buffers):
         return _computed(program, buffers, step.numbers, keys_of(step.draws) if step.draws else None)
-    placed = planner(program, step.inputs, step.outputs, step.numbers, step.source_lines())
     specs = [program.graph.specs[slot] for slot in program.graph.outputs]
     return [
         PlannedBuffer(carried(spec.size, sharding), dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)

@@ -1,13 +1,18 @@
 """Plan a whole script, which reads values and does not know that it is planned."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..metrics import events
 from ..metrics.events import StepEnd
 from ..runtime import abstract_devices, topologies
 from ..runtime.topologies import Topology
+from ..step.sync import sync_device
+from ..tensor.device import existing_devices
 from .planner import Planning, planning
 from .step_plan import StepPlan, axes_with, planned
 
@@ -34,12 +39,17 @@ class ScriptPlan:
 
 @dataclass(slots=True)
 class _Steps:
-    """Counts the steps that ran a program, and ends the script after the last one."""
+    """Counts the steps of a script, and ends it after the last one.
+
+    A step ends where it is synced and has run a program. In a script that never syncs, one ends with the update of the
+    last of its optimizers.
+    """
 
     found: Planning
     most: int
     ended: int = 0
     runs: int = 0
+    updates: Counter[int] = field(default_factory=Counter)  # of each optimizer, by its id
 
     def note(self, event: object) -> None:
         """Count the end of a step."""
@@ -47,6 +57,14 @@ class _Steps:
         if runs > self.runs:
             self.runs, self.ended = runs, self.ended + 1
         if self.ended >= self.most:
+            raise Enough
+
+    def note_update(self, optimizer: Optimizer, *_: object) -> None:
+        """Count an update of an optimizer."""
+        self.updates[id(optimizer)] += 1
+        if not self.ended and min(self.updates.values()) >= self.most:
+            for device in existing_devices():
+                sync_device(device)  # while the script still holds what it has recorded
             raise Enough
 
 
@@ -60,6 +78,7 @@ def plan_of_script(
     with planning(devices, partial(axes_with, devices)) as found, abstract_devices.read_as_zeros() as reads:
         counting = _Steps(found, steps)
         events.listen(counting.note, closely=True, kinds=(StepEnd,))
+        updates = register_optimizer_step_post_hook(counting.note_update)
         try:
             run()
         except Enough:
@@ -68,5 +87,6 @@ def plan_of_script(
             if error.code:
                 raise
         finally:
+            updates.remove()
             events.unlisten(counting.note)
     return ScriptPlan(planned(found, devices, None, topology), len(reads))
