@@ -45,6 +45,22 @@ def test_other_products_stay_as_they_are() -> None:
     assert str(module) == before
 
 
+def test_bits_of_float64_are_taken_as_unsigned() -> None:
+    def negative(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        bits = jax.lax.bitcast_convert_type(x, jnp.int64)
+        return jnp.signbit(x), jax.lax.bitcast_convert_type(bits ^ jnp.int64(-(2**63)), jnp.float64)
+
+    given = np.array([1.5, -0.0, -np.inf, np.nan, 5e-324])
+    program = lowered(negative, given)
+    tpu_dtypes.prepare(program.compiler_ir("stablehlo"))
+    text = str(program.compiler_ir("stablehlo"))
+    assert "tensor<5xf64>) -> tensor<5xui64>" in text and "tensor<5xf64>) -> tensor<5xi64>" not in text
+    with jax.enable_x64(True):
+        signs, minus = program.compile()(given)
+    np.testing.assert_array_equal(np.asarray(signs), np.signbit(given))
+    np.testing.assert_array_equal(np.asarray(minus).view(np.int64), (-given).view(np.int64))
+
+
 def looped(x: jax.Array) -> jax.Array:
     found = jax.lax.while_loop(lambda a: a.real.sum() < 3, lambda a: a * 2, jax.lax.complex(x, x))
     return jnp.imag(found)

@@ -1,8 +1,10 @@
-"""Keep from a TPU's compiler the uses of 64-bit dtypes for which it ends the process.
+"""Keep from a TPU's compiler the uses of 64-bit dtypes for which it fails or ends the process.
 
 The operands of a matrix product get one dtype if one of them is a 64-bit integer: JAX multiplies a float matrix and an
-int64 one where it decomposes by singular values. A program with complex128 is refused, in whatever operation: the
-compiler knows some operations of that dtype, and ends the process for others, such as conversions and quotients.
+int64 one where it decomposes by singular values. The bits of float64 are taken as uint64 and converted to int64: of
+those taken as int64 the compiler makes halves of two dtypes, and refuses to add, compare or shift them. A program with
+complex128 is refused, in whatever operation: the compiler knows some operations of that dtype, and ends the process for
+others, such as conversions and quotients.
 """
 
 import re
@@ -21,8 +23,9 @@ _REFUSED = (
 
 
 def prepare(module: ir.Module) -> None:
-    """Give the operands of products one dtype in a module of StableHLO. Raises `JaxRuntimeError` for complex128."""
+    """Edit a module of StableHLO for a TPU's compiler. Raises `JaxRuntimeError` for complex128."""
     products: list[ir.Operation] = []
+    bitcasts: list[ir.Operation] = []
     refused: list[ir.Operation] = []
 
     def look(operation: ir.Operation) -> ir.WalkResult:
@@ -32,6 +35,8 @@ def prepare(module: ir.Module) -> None:
             return ir.WalkResult.INTERRUPT
         if operation.name == "stablehlo.dot_general":
             products.append(operation)
+        elif operation.name == "stablehlo.bitcast_convert":
+            bitcasts.append(operation)
         return ir.WalkResult.ADVANCE
 
     private.walk(module, look)
@@ -40,6 +45,9 @@ def prepare(module: ir.Module) -> None:
     for product in products:
         if any(_element(operand) in _LONG for operand in product.operands):
             _give_one_dtype(product)
+    for bitcast in bitcasts:
+        if _element(bitcast.operands[0]) == "f64" and _element(bitcast.results[0]) == "i64":
+            _take_unsigned_bits(bitcast)
 
 
 def _named(operation: ir.Operation) -> str:
@@ -59,3 +67,12 @@ def _give_one_dtype(product: ir.Operation) -> None:
             if kind.element_type != element:
                 converted = ir.RankedTensorType.get(kind.shape, element)
                 product.operands[place] = stablehlo.convert(converted, operand)
+
+
+def _take_unsigned_bits(bitcast: ir.Operation) -> None:
+    kind = ir.RankedTensorType(bitcast.results[0].type)
+    with bitcast.location, ir.InsertionPoint(bitcast):
+        unsigned = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_unsigned(64))
+        bits = stablehlo.convert(kind, stablehlo.bitcast_convert(unsigned, bitcast.operands[0]))
+    bitcast.results[0].replace_all_uses_with(bits)
+    bitcast.erase()
