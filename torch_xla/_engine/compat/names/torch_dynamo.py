@@ -25,7 +25,7 @@ from torch._functorch.partitioners import (
     min_cut_rematerialization_partition as min_cut_rematerialization_partition,
 )
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._guards import tracing
+from torch._guards import TracingContext, tracing
 from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
@@ -305,6 +305,16 @@ def takes_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], 
     """Return `function`, which takes its arguments as one list and may empty it."""
     function._boxed_call = True  # type: ignore[attr-defined]
     return function
+
+
+def results_of_the_user(kind: str) -> int:
+    """Return how many of a graph's results AOTAutograd returns from the call that it compiles the graph for.
+
+    Those of a forward graph that come behind are kept for the backward graph, which returns gradients.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None or kind != "forward" else context.fw_metadata
+    return 0 if metadata is None else metadata.num_forward_returns
 
 
 def never_trace(package: str) -> None:

@@ -15,6 +15,7 @@ from ...compat.names.torch import HigherOrderOperator, OpOverload
 from ...compat.names.torch_dynamo import (
     aot_autograd,
     aot_module_simplified,
+    results_of_the_user,
     takes_a_list,
 )
 from ...dispatch.checks import device_values
@@ -95,7 +96,7 @@ class CompiledGraph:
     """A graph that is one operation on the device, with what the host does before and after it."""
 
     def __init__(self, module: GraphModule, kind: str) -> None:
-        self._parts = split(module, kind)
+        self._parts = split(module, kind, None if kind == "inference" else results_of_the_user(kind))
         self._has_inner_graphs = any(isinstance(node.target, HigherOrderOperator) for node in self._parts.device)
         self._constants = constants(module, list(module.graph.nodes))
         self._operation = GraphOperation(self._parts) if self._parts.module is not None else None

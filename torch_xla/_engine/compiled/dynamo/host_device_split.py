@@ -13,6 +13,7 @@ from ...compat.names.torch import HigherOrderOperator, OpOverload, pytree, schem
 from ...compat.names.torch_dynamo import outside_of_traces
 from ...dispatch.op_schema import WRITES_UNDECLARED
 from ...lowering.fx_graphs import interpreter
+from .shared_results import shared_views
 
 aten = torch.ops.aten
 
@@ -38,8 +39,11 @@ class Parts:
     name: str = ""
 
 
-def split(module: GraphModule, kind: str) -> Parts:
-    """Return the parts of `module`. Raises `Unsplittable` with the reason."""
+def split(module: GraphModule, kind: str, visible: int | None = 0) -> Parts:
+    """Return the parts of `module`. Raises `Unsplittable` with the reason.
+
+    The user sees the first `visible` results, or all. If some share memory on the CPU, they share it here.
+    """
     parts = Parts([node for node in module.graph.nodes if node.op == "placeholder"])
     on_device: set[Node] = set()
     late: set[Node] = set()
@@ -55,7 +59,9 @@ def split(module: GraphModule, kind: str) -> Parts:
     if any(written.intersection(node.all_input_nodes) for node in parts.after):
         raise Unsplittable("the host reads an argument after it was written to")
     if parts.device:
-        _find_borders(parts, on_device)
+        views = shared_views(pytree.tree_leaves(parts.results)[:visible], on_device)
+        parts.after = views + parts.after
+        _find_borders(parts, on_device, set(views))
         parts.module = _extract(module, parts)
         missing = sorted({str(op) for op in interpreter.operators_without_rule(parts.module)})
         if missing:
@@ -141,7 +147,8 @@ def _rank(node: Node) -> int:
     return value.dim() if isinstance(value, torch.Tensor) else 1
 
 
-def _find_borders(parts: Parts, on_device: set[Node]) -> None:
+def _find_borders(parts: Parts, on_device: set[Node], views: set[Node]) -> None:
+    """Find what the device's part takes and gives. The `views` are made of its results."""
     inputs: dict[Node, None] = {}
     for node in parts.device:
         for operand in node.all_input_nodes:
@@ -150,11 +157,11 @@ def _find_borders(parts: Parts, on_device: set[Node]) -> None:
     used: dict[Node, None] = {}
     for node in parts.after:
         used.update(dict.fromkeys(node.all_input_nodes))
-    for _, value in parts.writes:
-        used[value] = None
+    written = dict.fromkeys(value for _, value in parts.writes)
+    used.update(written)
     torch.fx.node.map_arg(parts.results, lambda node: used.setdefault(node))
     _gather_scalars(inputs, parts)
-    parts.outputs = [node for node in used if node in on_device]
+    parts.outputs = [node for node in used if node in on_device and (node in written or node not in views)]
 
 
 def _gather_scalars(inputs: dict[Node, None], parts: Parts) -> None:
