@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import metrics
-from ..compat.names.torch import pytree, schema_of, version_of
+from ..compat.names.torch import pytree, schema_of
 from ..errors import NoLowering
 from ..metrics import events
 from ..metrics.user_lines import text, user_line, user_lines
@@ -21,7 +21,8 @@ from ..transfer import cuda_zero_copy
 from ..transfer.host_copies import to_cpu, upload_into
 from .checks.memory_overruns import refuse_overruns
 from .cpu_fallback_list import ON_THE_CPU
-from .op_schema import Operator, overload_for
+from .fallback_copies import Copies
+from .op_schema import Form, Operator, overload_for
 
 _warned: set[str] = set()
 
@@ -89,22 +90,16 @@ def _beside(device: Device, args: tuple[object, ...], kwargs: Mapping[str, objec
 def _run_by(
     kernels: _Kernels, device: Device, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> object:
-    copies: dict[int, torch.Tensor] = {}
-    originals: dict[int, torch.Tensor] = {}
-    written = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]
-    may_grow = {id(tensor) for tensor in written}
-    ours = [tensor for tensor in written if tensor.device.type == "xla"]
+    declared = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]
+    ours = [tensor for tensor in declared if tensor.device.type == "xla"]
     read = list(map(value_of, ours))
+    leaves = pytree.tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"]
+    copies = Copies(kernels.fetch, tensors, declared, whole=operator.form is Form.VIEW)
 
     def fetch(leaf: object) -> object:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
-            if id(leaf) not in copies:
-                copy = kernels.fetch(leaf)
-                # Memory that NumPy or JAX made cannot be resized, and operators resize what they write to.
-                is_fixed = id(leaf) in may_grow and not copy.untyped_storage().resizable()
-                copies[id(leaf)] = copy.clone() if is_fixed else copy
-                originals[id(copies[id(leaf)])] = leaf
-            return copies[id(leaf)]
+            return copies.of(leaf)
         if isinstance(leaf, torch.device) and leaf.type == "xla":
             return kernels.device
         return leaf
@@ -112,28 +107,25 @@ def _run_by(
     def bring(leaf: object) -> object:
         if not isinstance(leaf, torch.Tensor) or leaf.device.type == "xla":
             return leaf
-        original = originals.get(id(leaf))
+        original = copies.original(leaf)
         if original is not None:
             return original
         way = kernels if leaf.device.type == kernels.device.type and leaf.numel() else _CPU
         return way.bring(leaf, device)
 
     there, named = pytree.tree_map(fetch, (args, kwargs))
+    name = schema_of(operator.overload).name
     if kernels is _CPU:
-        refuse_overruns(schema_of(operator.overload).name, there)
-    versions = {key: _version_of(copy) for key, copy in copies.items()}
+        refuse_overruns(name, there)
+        if not name.startswith("aten::"):
+            copies.keep()
     result = overload_for(operator, there)(*there, **named)
-    # An extension's operator may write to an argument that its schema does not declare as written.
-    written += [
-        originals[id(copy)]
-        for key, copy in copies.items()
-        if key not in may_grow and _version_of(copy) != versions[key]
-    ]
     try:
         with LOCK:
             refuse_if_overtaken(ours, read)
-            for tensor in written:
-                copy = copies[id(tensor)]
+            # An extension's operator may write to an argument that its schema does not declare as written.
+            for tensor in ours + copies.written_undeclared():
+                copy = copies.of(tensor)
                 if tensor.shape != copy.shape:
                     tensor.resize_(copy.shape)
                 if copy.numel():
@@ -141,10 +133,6 @@ def _run_by(
     except Overtaken:
         return _run_by(kernels, device, operator, args, kwargs)
     return pytree.tree_map(bring, result)
-
-
-def _version_of(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else version_of(tensor)
 
 
 def _tensors_at(where: int | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[torch.Tensor]:
