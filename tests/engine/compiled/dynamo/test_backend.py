@@ -194,6 +194,20 @@ def test_results_may_go_to_the_host_inside() -> None:
     assert run(torch.ones(2, device="xla")).tolist() == [3.0, 3.0]
 
 
+def test_gradients_may_be_batched() -> None:
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x).cumsum(0)
+
+    found: list[torch.Tensor] = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
+        run = compiled(plain)
+        grads = torch.stack([torch.ones_like(x), x.detach()])
+        found += torch.autograd.grad((run if device == "xla" else plain)(x), x, grads, is_grads_batched=True)
+    assert found[0].shape == (2, 2, 3)
+    torch.testing.assert_close(found[1].cpu(), found[0])
+
+
 def test_what_is_written_in_place_is_given_away() -> None:
     state = torch.zeros(3, device="xla")
 

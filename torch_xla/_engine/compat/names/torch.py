@@ -96,6 +96,12 @@ def schema_if_any(op: object) -> torch.FunctionSchema | None:
     return getattr(op, "_schema", None)
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Return whether `vmap` has wrapped a tensor: that of `torch.func`, or the older one of `autograd.grad`."""
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
+
+
 # Kernels run with Python dispatch modes still active (FakeTensorMode of torch.compile, vmap): meta inference must not
 # see them, or a mode would trace our private meta tensors.
 

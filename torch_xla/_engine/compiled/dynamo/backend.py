@@ -88,7 +88,7 @@ def _raising(refusal: Exception) -> Callable[[list[object]], object]:
     return raising
 
 
-def _by_operator(module: GraphModule) -> Callable[[list[object]], object]:
+def _by_operator(module: GraphModule) -> Callable[[Sequence[object]], object]:
     return lambda arguments: module(*arguments)
 
 
@@ -96,6 +96,7 @@ class CompiledGraph:
     """A graph that is one operation on the device, with what the host does before and after it."""
 
     def __init__(self, module: GraphModule, kind: str) -> None:
+        self._by_operator = _by_operator(module)
         self._parts = split(module, kind, None if kind == "inference" else results_of_the_user(kind))
         self._has_inner_graphs = any(isinstance(node.target, HigherOrderOperator) for node in self._parts.device)
         self._constants = constants(module, list(module.graph.nodes))
@@ -114,7 +115,14 @@ class CompiledGraph:
         values = dict(zip(parts.placeholders, arguments, strict=True))
         values.update(self._constants)
         evaluate(parts.before, values)
-        device = self._record(values)
+        try:
+            device = self._record(values)
+        except NotImplementedError:
+            if not any(isinstance(each, torch.Tensor) and private.is_batched(each) for each in arguments):
+                raise
+            # `autograd.grad(is_grads_batched=True)` wraps gradients, which have no storage then.
+            metrics.count("DynamoGraphByOperator")
+            return self._by_operator(arguments)
         if (self._starts or eager.is_on()) and device is not None and not region.is_inside():
             sync_device(device)
         evaluate(parts.after, values)
