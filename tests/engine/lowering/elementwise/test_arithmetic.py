@@ -83,6 +83,15 @@ def test_a_number_beside_a_narrow_float_is_rounded_where_pytorch_rounds_it(dtype
     check_calls(calls, changing=changing, **exact)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_number_is_rounded_before_it_is_divided(dtype: torch.dtype) -> None:
+    divisor = torch.tensor([0.0, -0.0, 1.0, -3.0, 0.1, float("inf"), float("nan")], dtype=dtype)
+    for number in (1e-10, 70000.0, 3.4e38, 1e39, -1e10, 0.1, 7):  # in turn constants of the program, and arguments
+        expected, found = number // divisor, (number // divisor.to("xla")).cpu()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found.signbit() & ~found.isnan(), expected.signbit() & ~expected.isnan())
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
 def test_a_number_beside_integers_promotes_by_its_kind(dtype: torch.dtype) -> None:
     operand = edge_values(dtype)

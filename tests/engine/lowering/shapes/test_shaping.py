@@ -89,7 +89,7 @@ def test_padding_fills_and_negative_padding_cuts() -> None:
     check_calls([*calls, call(aten.constant_pad_nd.default, torch.zeros(0, 2), [0, 0, 1, 1], 3)])
 
 
-@pytest.mark.parametrize("diagonal", [-5, -1, 0, 2, 7])
+@pytest.mark.parametrize("diagonal", [-5, -1, 0, 2, 7, (1 << 31) - 1, -(1 << 31), 1 << 40, -(1 << 40)])
 def test_triangles_of_matrices_are_cut_out(diagonal: int) -> None:
     operands = (torch.randn(3, 5), torch.randn(2, 4, 3), torch.full((3, 3), float("nan")), torch.zeros(0, 3))
     check_calls(call(op.default, x, diagonal) for op in (aten.tril, aten.triu) for x in operands)

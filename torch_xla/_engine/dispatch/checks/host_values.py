@@ -54,18 +54,26 @@ def _no_class(
 def _divides_by_zero(self: object, other: object, *, rounding_mode: str | None = "floor") -> bool:
     if rounding_mode is None or _is_fractional(other) or _is_fractional(self):
         return False
+    # The divisor has the common dtype: 256 is 0 beside bytes.
+    values = 1 << 8 * torch.result_type(self, other).itemsize  # type: ignore[call-overload]
     if not isinstance(other, Tensor):
-        return bool(other == 0)
+        return not int(other) % values  # type: ignore[call-overload]
     if other.device.type == "cpu":
-        return not other.dim() and not other.item()
+        return not other.dim() and not int(other.item()) % values
     known = known_numbers(other, Asked.EACH)
-    return known is not None and not known.all()
+    return known is not None and not (known.all() if other.dim() else int(known.item()) % values)
 
 
 def _is_fractional(operand: object) -> bool:
     if isinstance(operand, Tensor):
         return operand.dtype.is_floating_point or operand.dtype.is_complex
     return isinstance(operand, (float, complex))
+
+
+def _is_power_of_bytes(self: object, exponent: object) -> bool:
+    """Return whether it is a power of 8-bit floats: the CPU takes the number 1, or 0 as an exponent, and no other."""
+    base = self if isinstance(self, Tensor) else exponent
+    return isinstance(base, Tensor) and base.dtype.is_floating_point and base.dtype.itemsize == 1
 
 
 def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: object) -> bool:
@@ -146,6 +154,9 @@ IS_BAD: dict[str, Callable[..., bool]] = {
     "nll_loss_forward": _no_class,
     "normal.Tensor_Tensor": lambda mean, std: beyond(std, 0, np.inf),
     "normal.float_Tensor": lambda mean, std: beyond(std, 0, np.inf),
+    "pow.Scalar": _is_power_of_bytes,
+    "pow.Tensor_Scalar": _is_power_of_bytes,
+    "pow_.Scalar": _is_power_of_bytes,
     "poisson": lambda self: beyond(self, 0, np.inf),
     "remainder.Scalar": _divides_by_zero,
     "remainder.Scalar_Tensor": _divides_by_zero,

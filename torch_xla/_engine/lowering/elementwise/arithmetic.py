@@ -108,6 +108,8 @@ def _divide_toward_zero(self: jax.Array | complex, other: Any) -> jax.Array:
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotion=Promotion.COMMON)
 def floor_divide(self: jax.Array | complex, other: jax.Array | complex) -> jax.Array:
+    if is_number(self) and isinstance(other, jax.Array):
+        self = number_as(self, other.dtype)  # a number as the divisor alone keeps all digits beside halves
     self, other = same_dtype(widened(self), widened(other))
     if not is_float(self):
         return jnp.floor_divide(self, other)

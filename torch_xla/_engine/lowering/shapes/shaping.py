@@ -95,11 +95,14 @@ def constant_pad_nd(self: jax.Array, pad: Sequence[int], value: jax.Array | comp
     return lax.pad(self, jnp.asarray(number_as(value, self.dtype)), padding)
 
 
-def _below_diagonal(self: jax.Array, diagonal: int) -> jax.Array:
+def _below_diagonal(self: jax.Array, diagonal: int | jax.Array) -> jax.Array:
     """Return which elements of the matrices in `self` are on the diagonal or below it."""
+    # Places have 32 bits; a diagonal beyond the corners, which may be any number, shows all or nothing.
+    rows, columns = self.shape[-2:]
+    offset = jnp.clip(diagonal, -rows, columns).astype(np.int32)
     row = lax.broadcasted_iota(np.int32, self.shape[-2:], 0)
     column = lax.broadcasted_iota(np.int32, self.shape[-2:], 1)
-    return column <= row + diagonal
+    return column <= row + offset
 
 
 @lowers(aten.tril.default)
@@ -109,4 +112,5 @@ def tril(self: jax.Array, diagonal: int = 0) -> jax.Array:
 
 @lowers(aten.triu.default)
 def triu(self: jax.Array, diagonal: int = 0) -> jax.Array:
-    return jnp.where(_below_diagonal(self, diagonal - 1), jnp.zeros((), self.dtype), self)
+    above = jnp.maximum(diagonal, -self.shape[-2]) - 1
+    return jnp.where(_below_diagonal(self, above), jnp.zeros((), self.dtype), self)
