@@ -255,7 +255,9 @@ def test_a_warning_of_zeros_that_the_cpu_is_asked_with_is_not_shown() -> None:
     assert out.tolist() == [0, 2, 3]
 
 
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.filterwarnings(
+    "ignore:An output with one or more elements was resized", "ignore:aten::linalg_eig has no XLA"
+)
 @pytest.mark.parametrize("size", [(0,), (2,), (3, 3), (4, 4)], ids=str)
 def test_matrices_have_the_order_of_the_cpu_in_an_out_that_is_resized(size: tuple[int, ...]) -> None:
     x = torch.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, 0.0], [0.5, 0.0, 2.0]])
@@ -266,7 +268,9 @@ def test_matrices_have_the_order_of_the_cpu_in_an_out_that_is_resized(size: tupl
         torch.cholesky_inverse(a, out=outs[0])
         torch.geqrf(a, out=(outs[1], torch.ones(3, device=device)))
         torch.linalg.householder_product(a, a[0], out=outs[2])
-        return [out.stride() for out in outs]
+        vectors = torch.ones(size, device=device, dtype=torch.complex64)
+        torch.linalg.eig(a, out=(torch.ones(3, device=device, dtype=torch.complex64), vectors))
+        return [out.stride() for out in (*outs, vectors)]
 
     assert strides("xla") == strides("cpu")
 

@@ -57,8 +57,8 @@ _RESIZES_QUIETLY = frozenset(
 # Operators that give matrices column by column, but to an `out=` with elements that they resize, which is row by row.
 _RESIZES_TO_ROWS = frozenset(
     f"aten::{name}"
-    for name in ("cholesky_inverse.out", "geqrf.a", "linalg_householder_product.out", "linalg_lstsq.out", "orgqr.out",
-                 "ormqr.out")
+    for name in ("cholesky_inverse.out", "geqrf.a", "linalg_eig.out", "linalg_householder_product.out",
+                 "linalg_lstsq.out", "orgqr.out", "ormqr.out")
 )  # fmt: skip
 
 
