@@ -41,13 +41,23 @@ def of_one_sample(x: torch.Tensor) -> object:
     return losses, F.nll_loss(x[1, :1], target - 2)
 
 
+def of_dimensions_from_the_end(x: torch.Tensor) -> object:
+    """Norms of no rows, along what is no empty dimension."""
+    infinity = float("inf")
+    norms = [torch.linalg.vector_norm(x[:0], order, -1) for order in (infinity, -infinity, 2, -1)]
+    return norms, x[None, :0].norm(infinity, dim=(0, -1)), x[:0].norm(infinity, dim=-1, keepdim=True)
+
+
 def leaves(results: object) -> list[torch.Tensor]:
     return torch.utils._pytree.tree_leaves(results)
 
 
 # Under torch.compile Dynamo's own meta kernels refuse them, on the CPU as well.
 @pytest.mark.parametrize("way", ["recorded", "eager", "replay"])
-@pytest.mark.parametrize("call", [lambda x: unreduced(x, 3), lambda x: unreduced(x, -1), of_nothing, of_one_sample])
+@pytest.mark.parametrize(
+    "call",
+    [lambda x: unreduced(x, 3), lambda x: unreduced(x, -1), of_nothing, of_one_sample, of_dimensions_from_the_end],
+)
 def test_results_are_those_of_the_cpu(call: Any, way: str) -> None:
     operand = torch.arange(9.0).reshape(3, 3).cos()
     with made_to_run(way, call) as run:

@@ -1,6 +1,6 @@
 """Meta kernels for calls that PyTorch's CPU takes and its own meta kernels refuse, or give another size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,20 @@ def _of_one_sample(kernel: Kernel) -> Kernel:
     return of_one
 
 
+def _of_dimensions_from_the_end(kernel: Kernel) -> Kernel:
+    """Count dimensions from the front, of nothing: of one counted from the end, infinite norms say that it is empty."""
+
+    def from_the_front(
+        self: Tensor, order: float = 2, dim: Sequence[int] | None = None, *args: Any, **rest: Any
+    ) -> object:
+        rank = self.dim()
+        if dim and not self.numel() and all(-rank <= each < rank for each in dim):
+            dim = [each % rank for each in dim]
+        return kernel(self, order, dim, *args, **rest)
+
+    return from_the_front
+
+
 def around(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
     """Return kernels that take these calls, and leave all others to the given ones or to PyTorch's own."""
     found: dict[str, Kernel] = {}
@@ -74,6 +88,8 @@ def around(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
         found[op.name()] = _reducing(kernels.get(op.name(), op), place, instead)
     loss = aten.nll_loss_forward.default.name()
     found[loss] = _of_one_sample(found[loss])
+    norm = aten.linalg_vector_norm.default
+    found[norm.name()] = _of_dimensions_from_the_end(kernels.get(norm.name(), norm))
     for op, of_nothing in _ANY_DIMENSION.items():
         found[op.name()] = _of_any_dimension(kernels.get(op.name(), op), of_nothing)
     return found
