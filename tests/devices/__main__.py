@@ -57,17 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in options.parts or USUAL:
             if part in TPU_ONLY and not target.startswith("v"):
                 continue
-            start, count, wrong = time.perf_counter(), 0, []
+            start, count, wrong = time.perf_counter(), 0, 0
             for number, case in enumerate(parts[part]()):
                 if number % options.every == 0:
                     count += 1
                     print(f"{target} {part}: {case.name}", file=sys.stderr, flush=True)  # if it ends the process
                     if said := compiled(case, target):
-                        wrong.append(f"  {case.name}: {said}")
+                        wrong += 1
+                        print(f"  {case.name}: {said}", flush=True)
             seconds = time.perf_counter() - start
-            print(f"{target:>5}  {part:<12} {count - len(wrong):>4} of {count} compile, {seconds:.0f} s", flush=True)
-            print("\n".join(wrong), end="\n" if wrong else "", flush=True)
-            failed += len(wrong)
+            print(f"{target:>5}  {part:<12} {count - wrong:>4} of {count} compile, {seconds:.0f} s", flush=True)
+            failed += wrong
     return 1 if failed else 0
 
 
