@@ -8,14 +8,20 @@ is the part in which the training thread copies the state. Here the processor is
 the turns shows the cost of a save where other programs run. The rate of restoring is that of the fastest `restore`,
 compared with the fastest copy of as many bytes in memory. The default folder is in memory: what is saved there is there
 for a process that starts again on this machine, and is lost with the machine. The same is measured of states that are
-kept in memory (`memory_every`), and of the restore of a process that gets its state from the memory of another, over a
-socket of this machine as from another one. That is also compared with what such a socket carries.
+kept in memory (`memory_every`).
+
+A process that has lost its state gets it from the memory of another. Both restore at the same time, so the rate is also
+compared with that of two copies at the same time. On one machine it maps the file of the other one: what it then does
+is a fault for each small page, and a checksum. From another machine the state comes through a socket, which carries
+less than a copy does, also between two processes of one machine, as here: the rate is compared with that of a
+broadcast, too. The pages that are written must be made, and are added up as they come.
 """
 
 import argparse
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +32,7 @@ from torch import nn
 import torch_xla
 import torch_xla.distributed.xla_backend
 import torch_xla.distributed.xla_multiprocessing as xmp
-from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _keeper
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager, _hosts, _keeper
 
 PARTS = 32  # tensors of the state that comes from a peer
 
@@ -115,42 +121,61 @@ def measure(manager: CheckpointManager, training: Training, turns: int, every: i
     print(f"  restore: {size / restored / 1e9:.2f} GB/s; {memory / restored:.2f} of the rate of a copy in memory")
 
 
-def restore_from_peer(index: int, path: str, size: int, turns: int) -> None:
+def restore_from_peer(index: int, path: str, size: int, turns: int, is_one_machine: bool) -> None:
     """Lose the memory of process 0 in each turn, so that its state comes from process 1; process 0 prints the rates."""
     dist.init_process_group("xla", init_method="xla://")
     _keeper.ROOT = Path(path, f"host{index}")
     _keeper.ROOT.mkdir()
+    if not is_one_machine:
+        _hosts.MACHINE = Path(path, f"machine{index}")
+        _hosts.MACHINE.write_text(str(index))
     manager = CheckpointManager(f"{path}/steps", 1_000_000, memory_every=1, chkpt_on_preemption=False)
-    state = {str(each): torch.full((size // 4 // PARTS,), float(each)).to("xla") for each in range(PARTS)}
-    restored, carried, host = [], [], torch.zeros(size, dtype=torch.uint8)
+    restored, carried, copied, (host, other) = [], [], [], torch.zeros(2, size, dtype=torch.uint8)
     for step in range(turns + 1):
-        manager.save(step, state)
+        manager.save(step, parts(size, step))
         for head in manager._memory.folder.glob("0-*.head") if index == 0 else ():  # type: ignore[union-attr]
             head.unlink()
-        dist.barrier()
-        start = time.perf_counter()
-        manager.restore_latest(state)
-        torch_xla.sync(wait=True)
-        restored.append(time.perf_counter() - start)
+        state = parts(size, 0)  # new, as after a start: else the memory of the last turn is given back
+        restored.append(seconds_together(lambda: manager.restore_latest(state)))  # noqa: B023
         assert manager.restored_from == ("memory" if index else "peer")
-        dist.barrier()
-        start = time.perf_counter()
-        dist.broadcast(host, 1)
-        carried.append(time.perf_counter() - start)
+        assert all(each.eq(step).all() for each in state.values())
+        carried.append(seconds_together(lambda: dist.broadcast(host, 1)))
+        copied.append(seconds_together(lambda: other.copy_(host)))
+    alone = least_of_copies(size, turns) if index == 0 else 0.0
+    dist.barrier()
     if index == 0:
-        least, socket, memory = min(restored), min(carried), least_of_copies(size, turns)
-        print(f"from a peer's memory: {turns} restores")
-        print(f"  restore: {size / least / 1e9:.2f} GB/s; {memory / least:.2f} of the rate of a copy in memory")
-        print(f"  a socket: {size / socket / 1e9:.2f} GB/s; {memory / socket:.2f} of the rate of a copy in memory")
+        where = "on this machine" if is_one_machine else "through a socket"
+        rate = size / min(restored) / 1e9
+        print(f"from a peer's memory {where}: {2 * turns} restores of {size / 1e6:.0f} MB in two processes")
+        print(f"  restore: {rate:.2f} GB/s; {alone / min(restored):.2f} of the rate of a copy in memory", end="")
+        print(f", {min(copied) / min(restored):.2f} of two copies at once")
+        print(f"  a socket: {size / min(carried) / 1e9:.2f} GB/s; {alone / min(carried):.2f} of the rate of a copy")
     dist.destroy_process_group()
+
+
+def parts(size: int, value: float) -> dict[str, torch.Tensor]:
+    """Return a state of `PARTS` tensors."""
+    found = {str(each): torch.full((size // 4 // PARTS,), float(value)).to("xla") for each in range(PARTS)}
+    torch_xla.sync(wait=True)
+    return found
+
+
+def seconds_together(call: Callable[[], object]) -> float:
+    """Return the seconds of a call that the processes begin at the same time."""
+    dist.barrier()
+    start = time.perf_counter()
+    call()
+    torch_xla.sync(wait=True)
+    return time.perf_counter() - start
 
 
 def main(every: int, turns: int, width: int, folder: str) -> None:
     """Measure a place that is memory of another process, a folder, and own memory."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled")
-    with tempfile.TemporaryDirectory(dir=folder) as path:
-        size = 3 * 4 * 4 * width * width * 4  # about that of the training
-        xmp.spawn(restore_from_peer, (path, size, 4 * turns), nprocs=2, start_method="fork")
+    size = 3 * 4 * 4 * width * width * 4  # about that of the training
+    for is_one_machine in (True, False):
+        with tempfile.TemporaryDirectory(dir=folder) as path:
+            xmp.spawn(restore_from_peer, (path, size, 4 * turns, is_one_machine), nprocs=2, start_method="fork")
     training = Training(width)
     print(f"state: {training.bytes() / 1e6:.0f} MB")
     with tempfile.TemporaryDirectory(dir=folder) as path:

@@ -2,13 +2,14 @@
 
 The files are in shared memory, which outlives the processes that `torchrun` starts again. Of each process there are two
 slots: the last whole state, and the one that is being written. Hosts exchange copies through the process group of the
-manager.
+manager. A process that has lost its state maps the file of its copy where that is in reach, and gets it from the other
+host otherwise.
 """
 
 import hashlib
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +19,12 @@ from torch.distributed.tensor import DTensor
 
 from ..._engine import metrics
 from ._helpers import _CpuShards, _is_on_xla, _load, _own, flatten_state_dict, set_element, unflatten_state_dict
+from ._hosts import Home, holders_among, home_of
 from ._keeper import folder_of_job, start_again
-from ._slots import Head, Kept, Slot, array_at, room, sum_of, tensor_at
+from ._messages import Messages
+from ._slots import Head, Kept, Slot, Sum, array_at, head_of, room, sum_of, tensor_at
 
 _ALIGNED = 64
-_SENT = 1 << 28  # bytes of a message
 
 
 class Copied(NamedTuple):
@@ -34,18 +36,30 @@ class Copied(NamedTuple):
     paths: Any  # of the names
 
 
+class Held(NamedTuple):
+    """The states that a process finds in the memory of its host, and the processes whose memory it can read."""
+
+    worlds: set[int]  # how many processes the programs of the states had
+    sizes: dict[int, dict[int, tuple[int, int]]]  # by process of this program and step: the bytes of head and data
+    reached: set[int]
+
+    def steps(self, rank: int) -> set[int]:
+        """Return the steps whose state of a process is there."""
+        return set(self.sizes.get(rank, ()))
+
+
 class Memory:
     """The states in the memory of the hosts of a job."""
 
     def __init__(self, path: str, every: int, group: dist.ProcessGroup | None) -> None:
-        self._every, self._group = every, group
-        self.rank, self.world = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self._every, self._messages = every, Messages(group)
+        self.rank, self.world = self._messages.rank, self._messages.world
         self.folder = folder_of_job() / hashlib.sha256(path.encode()).hexdigest()[:16]
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        hosts = self._gather((Path("/proc/sys/kernel/random/boot_id").read_text(), str(self.folder)))
-        self._holders = holders_of(hosts)
+        self._homes: list[Home] = self._messages.gather(home_of(self.folder))
+        self._holders = holders_among(self._homes)
         self._written = [each for each in range(self.world) if each == self.rank or self._holders[each] == self.rank]
-        self._slots = {rank: [Slot(self.folder, rank, number) for number in range(2)] for rank in self._written}
+        self._slots = {rank: _slots_in(self.folder, rank) for rank in self._written}
         self._is_fresh = True  # what is there is of the processes before
         self.source = ""
 
@@ -125,23 +139,23 @@ class Memory:
             head = pickle.dumps(tuple(copied.head._replace(sum=sum_of(data))))
             copied.slot.commit(head)
         self._exchange(head, data)
-        if self._group is not None:
-            dist.barrier(self._group)  # a process writes over a state when all have the next
+        self._messages.begin_barrier()()  # a process writes over a state when all have the next
 
     def _exchange(self, head: bytes, data: torch.Tensor) -> None:
         """Send a state to the process that holds its copy, and write the copies of other processes."""
         to, sources = self._holders[self.rank], [each for each in self._written if each != self.rank]
         sizes = {each: torch.zeros(2, dtype=torch.int64) for each in sources}
         ours = torch.tensor([len(head), len(data)])
-        self._swap([] if to is None else [(to, ours)], list(sizes.items()))
+        wait = self._messages.begin_to_send([] if to is None else [(to, ours)])
+        self._messages.receive(list(sizes.items()))
+        wait()
         heads = {each: torch.empty(int(size[0]), dtype=torch.uint8) for each, size in sizes.items()}
         slots = {each: self._oldest(each) for each in sources}
         bodies = {each: _room(slots[each], int(size[1])) for each, size in sizes.items()}
         sent = torch.frombuffer(bytearray(head or b"?"), dtype=torch.uint8)[: len(head)]
-        self._swap(
-            [] if to is None else [(to, sent), (to, data)],
-            [(each, part) for each in sources for part in (heads[each], bodies[each][0])],
-        )
+        wait = self._messages.begin_to_send([] if to is None else [(to, sent), (to, data)])
+        self._messages.receive([(each, part) for each in sources for part in (heads[each], bodies[each][0])])
+        wait()
         for each in sources:
             if len(heads[each]) and bodies[each][1]:
                 slots[each].commit(heads[each].numpy().tobytes())
@@ -152,22 +166,23 @@ class Memory:
         Returns `None` if there is none of `step`, or none as new as `other`. Warns of each that cannot be loaded.
         """
         while True:
-            held = self._gather(self._held())
-            steps = [{each for _, has in held for each in has.get(rank, ())} for rank in range(self.world)]
+            held: list[Held] = self._messages.gather(self._held())
+            steps = [set().union(*(each.steps(rank) for each in held)) for rank in range(self.world)]
             common = {each for each in set.intersection(*steps) if each >= other and step in (None, each)}
             if not common:
                 self._tell_what_lacks(held, steps, other if step is None else step)
                 return None
             newest = max(common)
             sources = [self._source(rank, newest, held) for rank in range(self.world)]
-            head, data = self._fetch(newest, sources)
-            problem = "damaged" if head is None or sum_of(data) != head.sum else _misfit(head.tensors, state_dict)
-            problems = self._gather(problem)
+            head, data, found = self._fetch(newest, sources, held)
+            problem = "damaged" if head is None or found != head.sum else _misfit(head.tensors, state_dict)
+            problems = self._messages.gather(problem)
             if not any(problems):
                 assert head is not None
+                wait = self._begin_to_forget(newest)
                 self._put(head, data, state_dict)
+                wait()
                 self.source = "memory" if sources[self.rank] == self.rank else "peer"
-                self.forget(newest)
                 return newest
             self._tell_and_drop(newest, problems, sources)
             if any(each not in ("", "damaged") for each in problems):
@@ -175,10 +190,13 @@ class Memory:
 
     def forget(self, after: int = -1) -> None:
         """Drop what is later than a step, in all processes: the run goes on from there."""
+        self._begin_to_forget(after)()
+
+    def _begin_to_forget(self, after: int) -> Callable[[], object]:
+        """Do the same; the result waits for the other processes, which may drop what this one would write."""
         self._forget(after, range(self.world))
         self._is_fresh = False
-        if self._group is not None:
-            dist.barrier(self._group)
+        return self._messages.begin_barrier()
 
     def _forget(self, after: int, ranks: Sequence[int]) -> None:
         for rank in ranks:
@@ -190,51 +208,64 @@ class Memory:
                     give_up(slot)
 
     def _slots_of(self, rank: int) -> list[Slot]:
-        return self._slots.get(rank) or [Slot(self.folder, rank, number) for number in range(2)]
+        return self._slots.get(rank) or _slots_in(self.folder, rank)
 
     def _oldest(self, rank: int) -> Slot:
         heads = [(head.step if (head := slot.read_head()) else -1) for slot in self._slots[rank]]
         return self._slots[rank][heads.index(min(heads))]
 
-    def _held(self) -> tuple[set[int], dict[int, list[int]]]:
-        """Return the numbers of processes in the heads on this host, and the steps of each process of this program."""
-        heads = [Slot(self.folder, *map(int, each.stem.split("-"))).read_head() for each in self.folder.glob("*.head")]
-        found: dict[int, list[int]] = {}
-        for head in heads:
+    def _held(self) -> Held:
+        found = Held(set(), {}, {rank for rank, home in enumerate(self._homes) if home.is_here()})
+        for path in self.folder.glob("*.head"):
+            head = Slot(self.folder, *map(int, path.stem.split("-"))).read_head()
+            if head is not None:
+                found.worlds.add(head.world)
             if head is not None and head.world == self.world:
-                found.setdefault(head.rank, []).append(head.step)
-        return {head.world for head in heads if head is not None}, found
+                found.sizes.setdefault(head.rank, {})[head.step] = path.stat().st_size, head.size
+        return found
 
-    def _source(self, rank: int, step: int, held: Sequence[tuple[set[int], dict[int, list[int]]]]) -> int:
-        having = [each for each, (_, has) in enumerate(held) if step in has.get(rank, ())]
-        return rank if rank in having else having[0]
+    def _source(self, rank: int, step: int, held: Sequence[Held]) -> int:
+        """Return the process from whose memory another one gets its state: its own, or one in its reach, or any."""
+        having = [each for each, of in enumerate(held) if step in of.steps(rank)]
+        return min(having, key=lambda each: (each != rank, each not in held[rank].reached))
 
-    def _fetch(self, step: int, sources: list[int]) -> tuple[Head | None, torch.Tensor]:
-        """Return head and data of this process's state, from this host's memory or from the process that has it."""
-        asked = [each for each, source in enumerate(sources) if source == self.rank and each != self.rank]
-        found = {each: self._slot_at(each, step) for each in asked}
-        heads = {each: pickle.dumps(tuple(head)) for each, (_, head) in found.items()}
-        sizes = {each: torch.tensor([len(heads[each]), found[each][1].size]) for each in asked}
-        source, size = sources[self.rank], torch.zeros(2, dtype=torch.int64)
-        comes = source != self.rank
-        self._swap(list(sizes.items()), [(source, size)] if comes else [])
-        head, data = torch.empty(int(size[0]), dtype=torch.uint8), room(int(size[1]))
-        sent = {each: torch.frombuffer(bytearray(heads[each]), dtype=torch.uint8) for each in asked}
-        self._swap(
-            [(each, part) for each in asked for part in (sent[each], found[each][0].sent())],
-            [(source, head), (source, data)] if comes else [],
+    def _fetch(self, step: int, sources: list[int], held: Sequence[Held]) -> tuple[Head | None, torch.Tensor, int]:
+        """Return head, data and the checksum of the data of this process's state, from memory or by a message."""
+        by_message = [rank for rank, source in enumerate(sources) if source not in held[rank].reached | {rank}]
+        asked = [rank for rank in by_message if sources[rank] == self.rank]
+        wait = self._messages.begin_to_send(
+            (rank, part) for rank in asked for part in self._slot_at(rank, step)[0].sent()
         )
-        if comes:
-            return Head(*pickle.loads(head.numpy().tobytes())), data
-        slot, own = self._slot_at(self.rank, step)
-        return (own, slot.read()) if slot.data.exists() else (None, data)
+        source = sources[self.rank]
+        if self.rank in by_message:
+            found = self._received(source, *held[source].sizes[self.rank][step])
+        else:
+            found = self._mapped(step, Path(self._homes[source].folder))
+        wait()
+        return found
 
-    def _slot_at(self, rank: int, step: int) -> tuple[Slot, Head]:
-        for slot in self._slots_of(rank):
+    def _received(self, source: int, head_size: int, size: int) -> tuple[Head | None, torch.Tensor, int]:
+        head, data, found = torch.empty(head_size, dtype=torch.uint8), room(size), Sum()
+        self._messages.receive([(source, head)])
+        self._messages.receive([(source, data)], found.add)
+        return head_of(head.numpy().tobytes()), data, found.value()
+
+    def _mapped(self, step: int, folder: Path) -> tuple[Head | None, torch.Tensor, int]:
+        slot, head = self._slot_at(self.rank, step, folder)
+        if not slot.data.exists():
+            return None, torch.empty(0, dtype=torch.uint8), 0
+        data = slot.read()
+        return head, data, sum_of(data)
+
+    def _slot_at(self, rank: int, step: int, folder: Path | None = None) -> tuple[Slot, Head]:
+        """Return the slot of a step of a process in this host's memory, or in another folder."""
+        for slot in self._slots_of(rank) if folder in (None, self.folder) else _slots_in(folder, rank):
             head = slot.read_head()
             if head is not None and head.step == step:
                 return slot, head
-        raise RuntimeError(f"CheckpointManager: the state of process {rank} of step {step} is gone from {self.folder}")
+        raise RuntimeError(
+            f"CheckpointManager: the state of process {rank} of step {step} is gone from {folder or self.folder}"
+        )
 
     def _put(self, head: Head, data: torch.Tensor, state_dict: Mapping[str, Any]) -> None:
         flat, paths = flatten_state_dict(dict(state_dict))
@@ -256,9 +287,9 @@ class Memory:
             if problem == "damaged" and sources[rank] == self.rank:
                 self._slot_at(rank, step)[0].drop()
 
-    def _tell_what_lacks(self, held: Sequence[Any], steps: Sequence[set[int]], other: int) -> None:
+    def _tell_what_lacks(self, held: Sequence[Held], steps: Sequence[set[int]], other: int) -> None:
         """Warn of states in memory that cannot be used, unless the path has a newer checkpoint."""
-        worlds = set().union(*(each for each, _ in held)) - {self.world}
+        worlds = set().union(*(each.worlds for each in held)) - {self.world}
         lacking = [rank for rank, has in enumerate(steps) if not any(each >= other for each in has)]
         reason = ""
         if worlds:
@@ -268,44 +299,9 @@ class Memory:
         if reason and self.rank == 0:
             warnings.warn(f"CheckpointManager: the state in memory cannot be loaded: {reason}", stacklevel=5)
 
-    def _gather(self, mine: Any) -> list[Any]:
-        if self._group is None:
-            return [mine]
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, mine, self._group)
-        return found
 
-    def _swap(self, sends: list[tuple[int, torch.Tensor]], receives: list[tuple[int, torch.Tensor]]) -> None:
-        """Send and receive at the same time, in messages of a limited size."""
-        if self._group is None:
-            return
-        works = []
-        for call, each in ((dist.isend, sends), (dist.irecv, receives)):
-            for rank, tensor in each:
-                at = dist.get_global_rank(self._group, rank)
-                works += [call(piece, at, self._group) for piece in tensor.split(_SENT) if piece.numel()]
-        for work in works:
-            if work is not None:  # of a process outside of the group
-                work.wait()
-
-
-def holders_of(hosts: Sequence[object]) -> list[int | None]:
-    """Return for each process the one on the next host that holds a copy of its state; `None` if there is one host.
-
-    >>> from torch_xla.experimental.distributed_checkpoint._memory import holders_of
-    >>> holders_of(["a", "a", "b", "b"]), holders_of(["a", "a"])
-    ([2, 3, 0, 1], [None, None])
-    """
-    places: dict[object, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        places.setdefault(host, []).append(rank)
-    order = list(places)
-    found: list[int | None] = [None] * len(hosts)
-    for number, host in enumerate(order) if len(order) > 1 else ():
-        there = places[order[(number + 1) % len(order)]]
-        for index, rank in enumerate(places[host]):
-            found[rank] = there[index % len(there)]
-    return found
+def _slots_in(folder: Path, rank: int) -> list[Slot]:
+    return [Slot(folder, rank, number) for number in range(2)]
 
 
 def _parts_in(head: Head, data: torch.Tensor, name: str) -> dict[tuple[int, ...], torch.Tensor]:

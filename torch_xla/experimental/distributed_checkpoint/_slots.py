@@ -53,12 +53,9 @@ class Slot:
     def read_head(self) -> Head | None:
         """Return the head, or `None` if the slot is not valid."""
         try:
-            written = self.head.read_bytes()
+            return head_of(self.head.read_bytes())
         except FileNotFoundError:
             return None
-        if len(written) < 4 or zlib.crc32(written[4:]).to_bytes(4, "little") != written[:4]:
-            return None
-        return Head(*pickle.loads(written[4:]))
 
     def begin(self, size: int) -> torch.Tensor:
         """Make the slot invalid, and return its memory. Raises `OSError` if the host has not as much."""
@@ -103,15 +100,23 @@ class Slot:
         self.data.chmod(0o400)
         return self._mapped(mmap.ACCESS_COPY)
 
-    def sent(self) -> torch.Tensor:
-        """Return the data to read while no state is written to the slot."""
-        return self._mapped(mmap.ACCESS_COPY)
+    def sent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the file of the head, and the data to read while no state is written to the slot."""
+        head = torch.frombuffer(bytearray(self.head.read_bytes()), dtype=torch.uint8)
+        return head, self._mapped(mmap.ACCESS_COPY)
 
     def _mapped(self, access: int) -> torch.Tensor:
         with self.data.open("rb" if access == mmap.ACCESS_COPY else "r+b") as file:
             if not os.fstat(file.fileno()).st_size:
                 return torch.empty(0, dtype=torch.uint8)
             return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=access), dtype=torch.uint8)
+
+
+def head_of(written: bytes) -> Head | None:
+    """Return the head that a file of it has, or `None` if that is damaged."""
+    if len(written) < 4 or zlib.crc32(written[4:]).to_bytes(4, "little") != written[:4]:
+        return None
+    return Head(*pickle.loads(written[4:]))
 
 
 def room(size: int) -> torch.Tensor:
@@ -136,12 +141,33 @@ def tensor_at(memory: torch.Tensor, at: int, shape: Sequence[int], dtype: torch.
     return from_numpy(array_at(memory, at, shape, dtype)).to(dtype)
 
 
-def sum_of(data: torch.Tensor) -> int:
-    """Return a checksum that is read at the rate of memory: of the sums of the words of each block.
+class Sum:
+    """A checksum of bytes that come in pieces: of the sums of the words of each block, at the rate of memory.
 
     PyTorch adds the blocks on several processors, which also share the page faults of new memory.
     """
-    words = data[: data.numel() // 8 * 8].view(torch.int64)
-    whole = words[: len(words) // _WORDS * _WORDS].view(-1, _WORDS).sum(1)
-    last = words[len(whole) * _WORDS :].sum().view(1)
-    return zlib.crc32(torch.cat([whole, last]).numpy().tobytes(), data.numel() & 0xFFFFFFFF)
+
+    def __init__(self) -> None:
+        self._blocks: list[torch.Tensor] = []
+        self._size = 0
+
+    def add(self, piece: torch.Tensor) -> None:
+        """Add the bytes that follow: whole blocks, unless they are the last."""
+        assert self._size % (8 * _WORDS) == 0
+        words = piece[: piece.numel() // 8 * 8].view(torch.int64)
+        whole = len(words) // _WORDS * _WORDS
+        self._blocks.append(words[:whole].view(-1, _WORDS).sum(1))
+        if whole < len(words):
+            self._blocks.append(words[whole:].sum().view(1))
+        self._size += piece.numel()
+
+    def value(self) -> int:
+        """Return the checksum of all bytes."""
+        return zlib.crc32(torch.cat(self._blocks).numpy().tobytes(), self._size & 0xFFFFFFFF) if self._blocks else 0
+
+
+def sum_of(data: torch.Tensor) -> int:
+    """Return the checksum of bytes that are there."""
+    found = Sum()
+    found.add(data)
+    return found.value()
