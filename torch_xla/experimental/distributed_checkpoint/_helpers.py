@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
@@ -22,6 +21,7 @@ from ..._engine.pytree import with_tensors_replaced as replaced
 from ..._engine.tensor import from_numpy
 from ...distributed import spmd as xs
 from ...distributed.spmd.xla_sharded_tensor import is_divided
+from ._copies import Room, copied
 
 
 def dedup_tensors(all_plans: list[Any]) -> list[Any]:
@@ -89,24 +89,25 @@ def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, object]:
     """
 
     def parts(tensors: list[torch.Tensor]) -> list[Any]:
-        return [_parts_to_save(tensor) for tensor in tensors]
+        return _parts_to_save(tensors, Room())
 
     return replaced(state_dict, _is_on_xla, parts)
 
 
-def _frozen_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return the same, so that later changes of anything in the state dict do not change the result.
+def _frozen_state_dict(state_dict: dict[str, Any], room: Room) -> dict[str, Any]:
+    """Return the same in a room, so that later changes of anything in the state dict do not change the result.
 
     An optimizer counts its steps in tensors on the CPU, and others keep lists and arrays.
     """
-    copied: list[Any] = []
+    found: list[torch.Tensor | _CpuShards] = []
 
     def copies(tensors: list[torch.Tensor]) -> list[Any]:
-        copied.extend(_parts_to_save(each) if _is_on_xla(each) else each.detach().clone() for each in tensors)
-        return copied
+        on_xla = iter(_parts_to_save([each for each in tensors if _is_on_xla(each)], room))
+        found.extend(next(on_xla) if _is_on_xla(each) else each.detach().clone() for each in tensors)
+        return found
 
     result = replaced(state_dict, lambda tensor: True, copies)
-    return copy.deepcopy(result, {id(each): each for each in copied})
+    return copy.deepcopy(result, {id(each): each for each in found})
 
 
 def _is_on_xla(tensor: torch.Tensor) -> bool:
@@ -159,14 +160,14 @@ def _own(tensor: torch.Tensor) -> _Own:
     return _Own(plain.to_local().detach(), offset_of_local(plain))
 
 
-def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
-    own = _own(tensor)
-    found = {begin: _copied(part.array, tensor.dtype) for begin, part in own.parts().items() if part.is_first}
-    return _CpuShards(found, tensor.shape, tensor.dtype)
-
-
-def _copied(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    return from_numpy(np.array(array)).to(dtype)
+def _parts_to_save(tensors: Sequence[torch.Tensor], room: Room) -> list[_CpuShards]:
+    """Copy the parts of tensors on `xla` that this process saves. Waits for the devices."""
+    parts = [{begin: part.array for begin, part in _own(each).parts().items() if part.is_first} for each in tensors]
+    copies = iter(copied([array for each in parts for array in each.values()], room))
+    return [
+        _CpuShards({begin: from_numpy(next(copies)).to(tensor.dtype) for begin in each}, tensor.shape, tensor.dtype)
+        for tensor, each in zip(tensors, parts, strict=True)
+    ]
 
 
 def _parts_to_load(tensor: torch.Tensor) -> _CpuShards:

@@ -18,13 +18,12 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from ..._engine import metrics
+from ._copies import copy_all, places_of, room
 from ._helpers import _CpuShards, _is_on_xla, _load, _own, flatten_state_dict, set_element, unflatten_state_dict
 from ._hosts import Home, holders_among, home_of
 from ._keeper import folder_of_job, start_again
 from ._messages import Messages
-from ._slots import Head, Kept, Slot, Sum, array_at, head_of, room, sum_of, tensor_at
-
-_ALIGNED = 64
+from ._slots import Head, Kept, Slot, Sum, array_at, head_of, sum_of, tensor_at
 
 
 class Copied(NamedTuple):
@@ -79,10 +78,8 @@ class Memory:
         tensors = {name: _described(flat[name], each) for name, each in sizes.items()}
         others = pickle.dumps({name: each for name, each in flat.items() if name not in parts})
         every = {(name, begin): part for name, each in parts.items() for begin, part in each.items()}
-        at, size = {}, 0
-        for key, part in every.items():
-            at[key] = size
-            size += -(-part.array.nbytes // _ALIGNED) * _ALIGNED
+        begins, size = places_of(part.array.nbytes for part in every.values())
+        at = dict(zip(every, begins, strict=True))
         slot = self._oldest(self.rank)
         try:
             memory = slot.begin(size)
@@ -94,8 +91,8 @@ class Memory:
                 stacklevel=4,
             )
             return None
-        for key, part in every.items():
-            array_at(memory, at[key], part.array.shape, tensors[key[0]].dtype)[...] = part.array
+        to = [array_at(memory, at[key], part.array.shape, tensors[key[0]].dtype) for key, part in every.items()]
+        copy_all([(each, part.array) for each, part in zip(to, every.values(), strict=True)])
         head = Head(step, self.rank, self.world, size, 0, tensors, at, others)
         return Copied(slot, head, frozenset(key for key, part in every.items() if part.is_first), paths)
 

@@ -6,7 +6,6 @@ import pickle
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,16 +116,6 @@ def head_of(written: bytes) -> Head | None:
     if len(written) < 4 or zlib.crc32(written[4:]).to_bytes(4, "little") != written[:4]:
         return None
     return Head(*pickle.loads(written[4:]))
-
-
-def room(size: int) -> torch.Tensor:
-    """Return new memory in large pages: a fault for each small page takes longer than to write it."""
-    if not size:
-        return torch.empty(0, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def array_at(memory: torch.Tensor, at: int, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:

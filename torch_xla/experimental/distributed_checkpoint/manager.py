@@ -13,6 +13,7 @@ import torch.distributed.checkpoint as dcp
 from ..._engine import metrics, processes
 from ..._engine.processes import process_count, process_index
 from ..._engine.quiet_calls import quiet
+from ._copies import Room
 from ._helpers import _frozen_state_dict, _sharded_cpu_state_dict
 from ._memory import Copied, Memory
 from ._places import place_at
@@ -92,6 +93,7 @@ class CheckpointManager:
         self._threads = num_of_threads or 1
         self._group = None if _is_alone() else _own_group(process_group)
         self._pending: deque[Future[None]] = deque()
+        self._rooms: list[Room] = []  # those in which no state is that is still to be written
         self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
         self._memory: Memory | None = None
         self._keeping: Future[None] | None = None
@@ -145,20 +147,30 @@ class CheckpointManager:
         """Save as `save` does, but return when all of the state is copied on the CPU; a thread writes it.
 
         Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint. A step
-        that is also kept in memory is copied there alone, and the thread writes that.
+        that is also kept in memory is copied there alone, and the thread writes that. The memory of the copy stays for
+        the next save: to make its pages anew takes longer than the copy.
         """
         due = self._due(step, force)
         with metrics.SecondsSpent(metrics.CHECKPOINT):
             kept = self._keep(step, state_dict) if due.memory else None
             if due.path:
                 self._finish(self._most_pending - 1)
-                copied = Memory.to_save(kept, state_dict) if kept else _frozen_state_dict(state_dict)
                 if self._worker is None:
                     self._worker = ThreadPoolExecutor(1, "checkpoints")
-                self._pending.append(self._worker.submit(self._save, step, copied))
                 if kept:
+                    self._pending.append(self._worker.submit(self._save, step, Memory.to_save(kept, state_dict)))
                     kept.slot.reader = self._pending[-1]
+                else:
+                    room = self._rooms.pop() if self._rooms else Room()
+                    copied = _frozen_state_dict(state_dict, room)
+                    self._pending.append(self._worker.submit(self._save_from, room, step, copied))
         return any(due)
+
+    def _save_from(self, room: Room, step: int, state_dict: Mapping[str, Any]) -> None:
+        try:
+            self._save(step, state_dict)
+        finally:
+            self._rooms.append(room)
 
     def restore(self, step: int, state_dict: Mapping[str, object]) -> None:
         """Load the checkpoint of a step into a state dict. Tensors are written in place and keep their sharding.
