@@ -8,7 +8,7 @@ same way, so its planners read a checkpoint of Orbax on any mesh.
 import importlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,14 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from ..._engine.dtypes import to_numpy
+from ..._engine.processes import process_index
 from ..._engine.tensor import from_numpy
 from ._helpers import _CpuShards, flatten_state_dict
+from ._messages import Messages
 
 _METADATA = "_METADATA"
 MARK = "_CHECKPOINT_METADATA"  # a file of each step
@@ -201,25 +204,100 @@ def _nested(leaves: Iterable[tuple[_Keys, object]]) -> object:
     return {key: _nested(each) for key, each in groups.items()}
 
 
-def write(folder: Path, state_dict: Mapping[str, object]) -> None:
-    """Let Orbax write a state dict, whose tensors are on the CPU, as the only item of a step."""
+def write(folder: Path, state_dict: Mapping[str, object], messages: Messages) -> None:
+    """Let Orbax write a state dict, whose tensors are on the CPU, as the only item of a step.
+
+    The first process writes, and gets the parts of tensors that other processes have. If it can't, all raise its error.
+    """
+    wholes = _gathered(dict(_shards_of(state_dict, "")), messages)
+    error: Exception | None = None
+    if messages.rank == 0:
+        try:
+            _write(folder, _tree(state_dict, "", wholes), messages.world)
+        except Exception as caught:  # whatever it is, the others must not wait for this process
+            error = caught
+    said = messages.gather("" if error is None else f"{type(error).__name__}: {error}")[0]
+    if error is not None:
+        raise error
+    if said:
+        raise RuntimeError(f"the process that writes for all could not: {said}")
+
+
+def _write(folder: Path, tree: object, world: int) -> None:
     library = _library("orbax.checkpoint")
-    tree = _tree(state_dict, "")
-    writer = library.Checkpointer(library.CompositeCheckpointHandler())
+    alone = {}
+    if world > 1:  # the others do not call Orbax, which would wait for them
+        index = process_index()
+        options = library.options.MultiprocessingOptions(
+            primary_host=index, active_processes={index}, barrier_sync_key_prefix="torch_xla"
+        )
+        alone = {"multiprocessing_options": options}
+    handler = library.CompositeCheckpointHandler(
+        composite_options=library.CompositeOptions(**alone), **{_ITEM: library.PyTreeCheckpointHandler(**alone)}
+    )
+    writer = library.Checkpointer(handler, **alone)
     try:
         writer.save(folder.absolute(), args=library.args.Composite(**{_ITEM: library.args.PyTreeSave(tree)}))
     finally:
         writer.close()
 
 
-def _tree(value: object, name: str) -> object:
+def _shards_of(value: object, name: str) -> Iterator[tuple[str, _CpuShards]]:
+    """Return the tensors of `xla` in a tree, by the names of `_tree`."""
+    if isinstance(value, _CpuShards):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _shards_of(each, _below(name, key))
+    elif isinstance(value, (list, tuple)):
+        for place, each in enumerate(value):
+            yield from _shards_of(each, _below(name, place))
+
+
+def _below(name: str, key: object) -> str:
+    return f"{name}.{key}".lstrip(".")
+
+
+def _gathered(own: Mapping[str, _CpuShards], messages: Messages) -> dict[str, torch.Tensor]:
+    """Return the whole tensors by their names in the first process, and nothing in the others.
+
+    Each part comes from the first process that has it, one tensor after the other.
+    """
+    held = messages.gather({name: {begin: part.shape for begin, part in of.shards.items()} for name, of in own.items()})
+    sends, found = [], {}
+    for name, of in own.items():
+        places = {begin: rank for rank in reversed(range(messages.world)) for begin in held[rank].get(name, ())}
+        if messages.rank:
+            sends += [(0, _bytes(of.shards[begin])) for begin, rank in sorted(places.items()) if rank == messages.rank]
+            continue
+        whole, count = torch.empty(of.global_shape, dtype=of.dtype), 0
+        for begin, rank in sorted(places.items()):
+            part = of.shards[begin] if rank == 0 else torch.empty(held[rank][name][begin], dtype=of.dtype)
+            if rank:
+                messages.receive([(rank, _bytes(part))])
+            whole[tuple(slice(at, at + size) for at, size in zip(begin, part.shape, strict=True))] = part
+            count += part.numel()
+        if count != whole.numel():
+            raise RuntimeError(f"{name!r} has {whole.numel()} elements, and the processes have {count} of them")
+        found[name] = whole
+    messages.begin_to_send(sends)()
+    return found
+
+
+def _bytes(part: torch.Tensor) -> torch.Tensor:
+    return part.reshape(-1).view(torch.uint8)
+
+
+def _tree(value: object, name: str, wholes: Mapping[str, torch.Tensor]) -> object:
     """Return a value as Orbax takes it: arrays of NumPy, numbers and texts in dicts and lists."""
     if isinstance(value, Mapping):
-        return {key: _tree(each, f"{name}.{key}".lstrip(".")) for key, each in value.items()}
+        return {key: _tree(each, _below(name, key), wholes) for key, each in value.items()}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return [_tree(each, f"{name}.{place}") for place, each in enumerate(value)]
-    if isinstance(value, (torch.Tensor, _CpuShards)):
-        value = _whole(value)
+        return [_tree(each, _below(name, place), wholes) for place, each in enumerate(value)]
+    if isinstance(value, _CpuShards):
+        value = to_numpy(wholes[name])
+    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
+        value = to_numpy(value)
     if isinstance(value, (np.ndarray, np.generic)) and not value.size:
         raise ValueError(f"CheckpointManager(format='orbax'): {name!r} is empty, and Orbax writes no empty arrays")
     if value is None or isinstance(value, (np.ndarray, np.generic, bool, int, float, str)):
@@ -228,14 +306,3 @@ def _tree(value: object, name: str) -> object:
         f"CheckpointManager(format='orbax'): {name!r} is a {type(value).__name__}, and Orbax writes tensors, arrays, "
         f"numbers, texts and None, in dicts and lists. Leave it out, or save without format="
     )
-
-
-def _whole(value: torch.Tensor | _CpuShards) -> np.ndarray:
-    if isinstance(value, torch.Tensor):
-        return to_numpy(value)
-    if len(value.shards) == 1:
-        return to_numpy(next(iter(value.shards.values())))
-    found = torch.empty(value.global_shape, dtype=value.dtype)
-    for begin, part in value.shards.items():
-        found[tuple(slice(at, at + size) for at, size in zip(begin, part.shape, strict=True))] = part
-    return to_numpy(found)

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, Sto
 
 from ..._engine.compat.names import torch_checkpoint
 from ..._engine.processes import process_count, process_index
+from ._messages import Messages
 from ._orbax import MARK as ORBAX_MARK
 from ._orbax import OrbaxReader, items_of, written_at
 from ._orbax import is_whole as is_whole_orbax
@@ -105,9 +106,9 @@ class Folder:
         sums = _sum_up(writer, lambda: save(writer))
         (aside / _SUMS.format(process_index())).write_bytes(sums)
 
-    def write_orbax(self, step: int, state_dict: Mapping[str, object]) -> None:
+    def write_orbax(self, step: int, state_dict: Mapping[str, object], messages: Messages) -> None:
         """Write a checkpoint in Orbax's format."""
-        write_orbax(self._at(f"{step}.partial"), state_dict)
+        write_orbax(self._at(f"{step}.partial"), state_dict, messages)
 
     def complete(self, step: int) -> None:
         """Put a checkpoint to its place when all processes have written."""

@@ -16,6 +16,7 @@ from ..._engine.quiet_calls import quiet
 from ._copies import Room
 from ._helpers import _frozen_state_dict, _sharded_cpu_state_dict
 from ._memory import Copied, Memory
+from ._messages import Messages
 from ._places import place_at
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
 
@@ -47,8 +48,8 @@ class CheckpointManager:
     same way; it warns otherwise. A host needs memory for two states of each of its processes, and two copies.
 
     Steps that Orbax has written are restored as others are, if orbax-checkpoint is installed and `path` is a folder.
-    With `format="orbax"` a program of one process writes such steps, which `orbax.checkpoint.CheckpointManager(path)`
-    restores.
+    With `format="orbax"` it writes such steps, which `orbax.checkpoint.CheckpointManager(path)` restores. The first of
+    several processes writes, and needs memory for the whole state.
 
     >>> import tempfile, torch
     >>> from torch_xla.experimental.distributed_checkpoint import CheckpointManager
@@ -264,7 +265,7 @@ class CheckpointManager:
             self._place.clear(step)
         self._meet()
         if self._format == "orbax":
-            self._place.write_orbax(step, state_dict)
+            self._place.write_orbax(step, state_dict, Messages(self._group))
         else:
             options = {"process_group": self._group, "no_dist": _is_alone(), "planner": SPMDSavePlanner()}
             save = _quiet(dcp.save)
@@ -293,10 +294,10 @@ _quiet = quiet(message="torch.distributed is disabled")
 def _check_format(format: str, path: str) -> None:
     if format not in ("dcp", "orbax"):
         raise ValueError(f"CheckpointManager(): format is 'dcp' or 'orbax'; got {format!r}")
-    if format == "orbax" and (not _is_alone() or "://" in path):
+    if format == "orbax" and "://" in path:
         raise NotImplementedError(
-            f"CheckpointManager(format='orbax') writes from one process to a folder; there are {process_count()} "
-            f"processes, and the path is {path!r}. Save without format=, which any mesh and process loads."
+            f"CheckpointManager(format='orbax') writes to a folder, and the path is {path!r}. Save without format=, "
+            "which any mesh and process loads."
         )
 
 
