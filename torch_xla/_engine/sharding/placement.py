@@ -74,7 +74,7 @@ def sharding_over(
     behind the ordinal, and no tensor was marked before, the devices are reordered.
     """
     there = platform.all_devices()
-    chosen = tuple(there[index] for index in ids)
+    chosen = tuple(map(there.__getitem__, ids))  # of thousands perhaps, at each mark
     try:
         return over_mesh(chosen, shape, dims, device.target)
     except NotImplementedError as error:

@@ -139,6 +139,16 @@ def test_callbacks_that_were_interrupted_are_told_from_those_that_failed() -> No
     assert not private.is_interrupt(RuntimeError(""))
 
 
+@pytest.mark.slow
+def test_programs_are_compiled_for_more_devices_than_a_process_can_have() -> None:
+    devices = private.virtual_cpu_devices(2_050)
+    mesh = jax.sharding.Mesh(np.array(devices), ("all",))
+    divided = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all"))
+    x = jax.ShapeDtypeStruct((2_050, 3), np.float32, sharding=divided)
+    compiled = jax.jit(lambda x: x.sum(0)).lower(x).compile()
+    assert re.search("all-reduce.*=2050", compiled.as_text())
+
+
 def test_virtual_devices_are_of_a_client_of_their_own() -> None:
     made = private.virtual_cpu_devices(3)
     assert [device.id for device in made] == [0, 1, 2] and DEVICE not in made

@@ -276,11 +276,17 @@ def is_compile_only(device: jax.Device) -> bool:
     return isinstance(getattr(device, "client", None), _jax.CompileOnlyPyClient)
 
 
+_MOST_OF_A_PROCESS = 2048
+
+
 def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
     """Return the devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number
     once.
     """
-    client: _jax.Client = xla_client.make_cpu_client(num_devices=number)
+    # XLA takes those beyond for another process's, and refuses programs for them unless it has collectives among
+    # processes. Nothing runs, so these are not used and need no MPI.
+    collectives = _jax.make_mpi_collectives() if number > _MOST_OF_A_PROCESS else None
+    client: _jax.Client = xla_client.make_cpu_client(num_devices=number, collectives=collectives)
     return tuple(client.devices())
 
 

@@ -1,0 +1,114 @@
+"""Measure what planning a step costs on this machine, by the number of devices that it is planned for.
+
+    python -m benchmarks.planned_devices [--counts 1,8,256,1024,8192] [--layers 4] [--write docs/benchmarks.md]
+
+For each number a process of its own plans three steps of an MLP with AdamW, its parameters divided over virtual devices
+(FSDP) and a batch of as many rows as the largest number. By processor time, "recording" is that of the last step, and
+"plan" all: recording, keys, lowering, compiling by XLA, and reading the compiled programs; "compiling" is the part of
+lowering and XLA by the clock. "Memory" is the most that the process had. One device divides nothing, so its program has
+no collectives. Virtual devices are those of one process; `many_processes` measures what several say to each other.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import torch_xla.debug
+import torch_xla.distributed.spmd as xs
+from benchmarks import machine, page
+
+HEADING = "## Plans of many devices"
+WIDTH, LARGEST = 1024, 8192
+
+
+class Training:
+    """Makes an MLP in the first call, divided over the devices, and trains it in the others."""
+
+    def __init__(self, devices: int, layers: int) -> None:
+        self.mesh = xs.Mesh(np.arange(devices), (devices,), ("fsdp",)) if devices > 1 else None
+        self.layers, self.recording = layers, 0.0
+        self.model: nn.Module | None = None
+
+    def __call__(self) -> None:
+        """One step."""
+        if self.model is None:
+            with torch.device("xla"):
+                pairs = [(nn.Linear(WIDTH, LARGEST), nn.GELU(), nn.Linear(LARGEST, WIDTH)) for _ in range(self.layers)]
+                self.model = nn.Sequential(*(layer for pair in pairs for layer in pair))
+            for each in self.model.parameters():
+                self.divide(each)
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+            return
+        begun = time.process_time()
+        x = torch.ones(LARGEST, WIDTH, device="xla")
+        self.divide(x)
+        self.optimizer.zero_grad()
+        self.model(x).square().mean().backward()
+        self.optimizer.step()
+        self.recording = time.process_time() - begun
+
+    def divide(self, tensor: torch.Tensor) -> None:
+        """Divide the rows of a tensor over the devices."""
+        if self.mesh is not None:
+            xs.mark_sharding(tensor, self.mesh, ("fsdp",) + (None,) * (tensor.dim() - 1))
+
+
+def alone(devices: int, layers: int) -> dict[str, float]:
+    """Plan for a number of devices in this process."""
+    training = Training(devices, layers)
+    begun = time.process_time()
+    plan = torch_xla.debug.plan(training, steps=3, devices=devices)
+    return {
+        "recording": training.recording, "plan": time.process_time() - begun,
+        "compiling": sum(program.compile_seconds for program in plan.programs),
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "collectives": sum(each.count for each in plan.programs[-1].work.collectives),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--counts", default="1,8,256,1024,8192")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--alone", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    if given.alone:
+        print(json.dumps(alone(given.alone, given.layers)))
+        return
+    machine.confine()
+    rows: list[list[str]] = []
+    first: dict[str, float] = {}
+    with machine.watched() as disturbance:
+        for count in given.counts.split(","):
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.planned_devices",
+                "--layers",
+                str(given.layers),
+                "--alone",
+                count,
+            ]
+            found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            first = first or found
+            against = [f"{found[name] / first[name]:.2f}" for name in ("recording", "plan", "memory")]
+            rows.append([
+                f"{int(count):,}", f"{found['recording'] * 1e3:.1f} ms", against[0],
+                f"{found['plan']:.1f} s", against[1], f"{found['compiling']:.1f} s",
+                f"{found['memory']:.0f} MiB", against[2], f"{found['collectives']:.0f}",
+            ])  # fmt: skip
+    header = ["devices", "recording", "/ first", "plan", "/ first", "compiling", "memory", "/ first", "collectives"]
+    page.publish(given.write, HEADING, "planned_devices", __doc__, page.table(header, rows), disturbance=disturbance)
+
+
+if __name__ == "__main__":
+    main()
