@@ -61,6 +61,22 @@ def test_bits_of_float64_are_taken_as_unsigned() -> None:
     np.testing.assert_array_equal(np.asarray(minus).view(np.int64), (-given).view(np.int64))
 
 
+@pytest.mark.parametrize("digits", [52, 23, 7])
+def test_float64_is_rounded_by_way_of_float32(digits: int) -> None:
+    given = np.random.default_rng(0).normal(size=100)
+    program = lowered(lambda x: jax.lax.reduce_precision(x / 1, 11, digits), given)
+    tpu_dtypes.prepare(program.compiler_ir("stablehlo"))
+    text = str(program.compiler_ir("stablehlo"))
+    assert not [line for line in text.splitlines() if "reduce_precision" in line and "f64" in line]
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(np.asarray(program.compile()(given)), _rounded(given, digits))
+
+
+def _rounded(given: np.ndarray, digits: int) -> np.ndarray:
+    unit = 2.0 ** (np.floor(np.log2(np.abs(given))) - digits)
+    return np.round(given / unit) * unit
+
+
 def looped(x: jax.Array) -> jax.Array:
     found = jax.lax.while_loop(lambda a: a.real.sum() < 3, lambda a: a * 2, jax.lax.complex(x, x))
     return jnp.imag(found)

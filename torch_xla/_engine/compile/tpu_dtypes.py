@@ -2,9 +2,10 @@
 
 The operands of a matrix product get one dtype if one of them is a 64-bit integer: JAX multiplies a float matrix and an
 int64 one where it decomposes by singular values. The bits of float64 are taken as uint64 and converted to int64: of
-those taken as int64 the compiler makes halves of two dtypes, and refuses to add, compare or shift them. A program with
-complex128 is refused, in whatever operation: the compiler knows some operations of that dtype, and ends the process for
-others, such as conversions and quotients.
+those taken as int64 the compiler makes halves of two dtypes, and refuses to add, compare or shift them. float64 is
+rounded to fewer digits by way of float32, because the compiler rounds no float64. A program with complex128 is refused,
+in whatever operation: the compiler knows some operations of that dtype, and ends the process for others, such as
+conversions and quotients.
 """
 
 import re
@@ -16,6 +17,7 @@ from jax.extend.mlir.dialects import stablehlo
 from ..compat.names import jax as private
 
 _LONG = ("i64", "ui64")
+_DIGITS = 23  # of float32, behind the first
 _OPERATOR = re.compile(r"\w+::\w+")
 _REFUSED = (
     "UNIMPLEMENTED: a TPU has no complex128{of}. Convert to torch.complex64 before, or compute this part on the CPU."
@@ -26,6 +28,7 @@ def prepare(module: ir.Module) -> None:
     """Edit a module of StableHLO for a TPU's compiler. Raises `JaxRuntimeError` for complex128."""
     products: list[ir.Operation] = []
     bitcasts: list[ir.Operation] = []
+    roundings: list[ir.Operation] = []
     refused: list[ir.Operation] = []
 
     def look(operation: ir.Operation) -> ir.WalkResult:
@@ -37,6 +40,8 @@ def prepare(module: ir.Module) -> None:
             products.append(operation)
         elif operation.name == "stablehlo.bitcast_convert":
             bitcasts.append(operation)
+        elif operation.name == "stablehlo.reduce_precision":
+            roundings.append(operation)
         return ir.WalkResult.ADVANCE
 
     private.walk(module, look)
@@ -48,6 +53,9 @@ def prepare(module: ir.Module) -> None:
     for bitcast in bitcasts:
         if _element(bitcast.operands[0]) == "f64" and _element(bitcast.results[0]) == "i64":
             _take_unsigned_bits(bitcast)
+    for rounding in roundings:
+        if _element(rounding.operands[0]) == "f64":
+            _round_as_float32(rounding)
 
 
 def _named(operation: ir.Operation) -> str:
@@ -76,3 +84,20 @@ def _take_unsigned_bits(bitcast: ir.Operation) -> None:
         bits = stablehlo.convert(kind, stablehlo.bitcast_convert(unsigned, bitcast.operands[0]))
     bitcast.results[0].replace_all_uses_with(bits)
     bitcast.erase()
+
+
+def _round_as_float32(rounding: ir.Operation) -> None:
+    """Round float64 to the digits of float32 or fewer. Rounding to all of its own digits becomes a barrier."""
+    (operand,) = rounding.operands
+    digits = ir.IntegerAttr(rounding.attributes["mantissa_bits"]).value
+    with rounding.location, ir.InsertionPoint(rounding):
+        if digits > _DIGITS:
+            rounded = stablehlo.OptimizationBarrierOp([operand]).results[0]
+        else:
+            kind = ir.RankedTensorType.get(ir.RankedTensorType(operand.type).shape, ir.F32Type.get())
+            narrow = stablehlo.convert(kind, operand)
+            if digits < _DIGITS:
+                narrow = stablehlo.reduce_precision(narrow, 8, digits)
+            rounded = stablehlo.convert(operand.type, narrow)
+    rounding.results[0].replace_all_uses_with(rounded)
+    rounding.erase()
