@@ -121,10 +121,11 @@ def test_the_gradient_of_a_reduction_is_that_of_the_own_result(reduce_type: str,
     assert x.grad is not None and x.grad.tolist() == expected
 
 
-def test_and_and_or_have_no_gradient() -> None:
+def test_and_and_or_have_no_floats() -> None:
     x = torch.ones(2, device="xla", requires_grad=True)
-    with pytest.raises(RuntimeError, match=r"functions\.all_reduce\('and'\) has no gradient; expected 'sum'"):
-        xf.all_reduce("and", x).sum().backward()
+    with pytest.raises(ValueError, match="reduce_type 'and' combines the bits of integers and bools"):
+        xf.all_reduce("and", x)
+    assert xf.all_reduce("or", x.int()).tolist() == [1, 1]
 
 
 def test_a_bucket_of_one_tensor_is_the_tensor() -> None:

@@ -51,11 +51,6 @@ class AllReduce(torch.autograd.Function):
             grad = grad * torch.where(value != 0, result / value, 0)
         elif ctx.reduce_type in (collectives.REDUCE_MIN, collectives.REDUCE_MAX):
             grad = torch.where(value == result, grad, 0)
-        elif ctx.reduce_type != collectives.REDUCE_SUM:
-            raise RuntimeError(
-                f"torch_xla.core.functions.all_reduce({ctx.reduce_type!r}) has no gradient; expected 'sum', 'mul', "
-                "'min' or 'max'. Detach the tensor before it is reduced"
-            )
         return grad, None, None, None
 
 
