@@ -7,6 +7,6 @@ of every patch, with its reason, is `patch_list.py`; that of changes which repla
 Doors: abi, import_hooks, names.jax, names.jax_callbacks, names.jax_clusters, names.jax_coordination,
 names.jax_flash_attention, names.jax_source_lines, names.jax_starters, names.pure_namespaces, names.torch,
 names.torch_caches, names.torch_checkpoint, names.torch_dispatch_keys, names.torch_distributed, names.torch_dynamo,
-names.torch_dynamo_guards, names.torch_saved_graphs, names.torchscript, names.xprof, patch_list,
+names.torch_dynamo_guards, names.torch_refs, names.torch_saved_graphs, names.torchscript, names.xprof, patch_list,
 patches.autograd_observers, patches.garbage_callback, patches.mlir_contexts, removed_names.
 """

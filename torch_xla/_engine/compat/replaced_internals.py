@@ -83,6 +83,13 @@ REPLACED = [
         test="engine/compat/patches/test_garbage_callback.py::test_an_interrupt_during_a_collection_is_raised_behind_it",
     ),
     Replaced(
+        "names.torch_refs.call_references_without_dynamo",
+        what="where PyTorch's reference functions keep the function that Dynamo leaves alone",
+        why="Each is kept from Dynamo by importing Dynamo: the first operation of a process would take 0.8 s.",
+        until="`torch._compile._disable_dynamo` imports nothing while Dynamo is not there.",
+        test="engine/compat/names/test_torch_refs.py::test_operations_import_no_dynamo",
+    ),
+    Replaced(
         "names.torch.higher_order_operators_ignore_autocast",
         what="the list of higher-order operators that run alike under every device's autocast",
         why='Flex attention, `cond` and `while_loop` are refused under `torch.autocast("xla")`.',

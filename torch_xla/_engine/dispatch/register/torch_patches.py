@@ -10,6 +10,7 @@ import torch
 from ...compat import patch_list
 from ...compat.abi import answer_calls_of
 from ...compat.names import torch as private
+from ...compat.names import torch_refs
 from ...tensor.torch_generator import generator_for
 from ..ops.activation_checkpointing import patch_checkpoints
 from ..ops.optimizer_steps import as_one_adam, as_one_sgd
@@ -62,6 +63,7 @@ def apply_patches() -> None:
     for patch in patch_list.default_dtype.values():
         patch.wrap(_noting)
     note_default_dtype()
+    torch_refs.call_references_without_dynamo()
 
 
 def _noting(setter: Callable[[object], None]) -> Callable[[object], None]:
