@@ -1,15 +1,19 @@
-"""A hash of the source files that decide what a program is lowered to, found by following imports."""
+"""A hash of the source files that decide what a program is lowered to, found by following imports.
+
+The first program of a process waits for it: modules are strings here, because methods of `Path` took 0.1 s.
+"""
 
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 _ENGINE = Path(__file__).parents[1]
-_LOWERING, _COMPILE = _ENGINE / "lowering", _ENGINE / "compile"
+_LOWERING, _COMPILE = "lowering", "compile"
 # Not parsed, which would take half a second: the house's style leaves few forms of an import, and tests compare.
-_IMPORT = re.compile(r"^\s*from (\.+)([\w.]*) import (?:\(([^)]*)\)|([^\n(]*))", re.MULTILINE)
+_IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import (?:\(([^)]*)\)|([^\n(]*))", re.MULTILINE)
 _NAME = re.compile(r"(\w+)(?:\s+as\s+\w+)?\s*(?:,|$)", re.MULTILINE)
 
 
@@ -30,30 +34,52 @@ def found() -> tuple[Path, ...]:
 
     The last have rules of their own, or make operations whose meaning is theirs.
     """
-    imports = {path: frozenset(imported(path)) for path in sorted(_ENGINE.rglob("*.py"))}
-    waiting = [path for path in imports if path.is_relative_to(_LOWERING) or path.is_relative_to(_COMPILE)]
+    files = _files()
+    imports = {module: frozenset(imported(module)) for module in files}
+    waiting = [module for module in imports if _is_in(module, _LOWERING) or _is_in(module, _COMPILE)]
     reached = set(waiting)
     while waiting:
-        for path in imports.get(waiting.pop(), frozenset()) - reached:
-            reached.add(path)
-            waiting.append(path)
-    reached.update(path for path, those in imports.items() if any(each.is_relative_to(_LOWERING) for each in those))
-    return tuple(sorted(reached))
+        for module in imports[waiting.pop()] - reached:
+            reached.add(module)
+            waiting.append(module)
+    reached.update(module for module, those in imports.items() if any(_is_in(each, _LOWERING) for each in those))
+    return tuple(sorted(files[module] for module in reached))
 
 
-def imported(path: Path) -> Iterator[Path]:
-    """Yield the files of the engine that a file of it imports by a relative import."""
-    for dots, module, several, one in _IMPORT.findall(path.read_text()):
-        place = path.parents[len(dots) - 1].joinpath(*module.split(".")) if module else path.parents[len(dots) - 1]
-        if not place.is_relative_to(_ENGINE):
+def imported(module: str) -> Iterator[str]:
+    """Yield the modules of the engine that one of them imports by a relative import.
+
+    Modules have their names below the engine, which itself has none.
+    """
+    files = _files()
+    path = files[module]
+    inside = module.split(".") if path.name == "__init__.py" and module else module.split(".")[:-1]
+    for dots, below, several, one in _IMPORT.findall(path.read_text()):
+        outside = len(dots) - 1
+        if outside > len(inside):
             continue
-        if place.with_suffix(".py").is_file():
-            yield place.with_suffix(".py")
-            continue
-        yield place / "__init__.py"
-        text = re.sub(r"#.*", "", several or one)
-        for name in _NAME.findall(text):
-            if (place / f"{name}.py").is_file():
-                yield place / f"{name}.py"
-            elif (place / name / "__init__.py").is_file():
-                yield place / name / "__init__.py"
+        place = ".".join((*inside[: len(inside) - outside], *filter(None, [below])))
+        yield place
+        if files[place].name == "__init__.py":
+            for name in _NAME.findall(re.sub(r"#.*", "", several or one)):
+                part = f"{place}.{name}" if place else name
+                if part in files:
+                    yield part
+
+
+def _is_in(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+@functools.cache
+def _files() -> dict[str, Path]:
+    """Return the engine's files by the names of their modules; a package is its `__init__.py`."""
+    files = {}
+    for folder, _, names in os.walk(_ENGINE):
+        package = os.path.relpath(folder, _ENGINE).replace(os.sep, ".").strip(".")
+        for name in names:
+            stem, kind = os.path.splitext(name)
+            if kind == ".py":
+                own = "" if stem == "__init__" else stem
+                files[".".join(filter(None, (package, own)))] = Path(folder, name)
+    return files
