@@ -1,11 +1,17 @@
 """Interpret Pallas kernels on platforms that cannot compile them."""
 
+import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any
 
 import jax
-from jax.experimental.pallas import tpu as pallas_tpu
+
+
+def _pallas_tpu() -> ModuleType:
+    """Return the module, which takes 45 ms to import, for programs that interpret kernels."""
+    return importlib.import_module("jax.experimental.pallas.tpu")
 
 
 class Interpreted:
@@ -19,7 +25,7 @@ class Interpreted:
 
     def around(self) -> AbstractContextManager[None]:
         """Interpret Pallas kernels within a `with` block, also where JAX traces the function's own gradients."""
-        return pallas_tpu.force_tpu_interpret_mode(self._mode)
+        return _pallas_tpu().force_tpu_interpret_mode(self._mode)
 
     def __call__(self, *arrays: object, **kwargs: object) -> Any:
         if self._mode is True:
@@ -27,6 +33,6 @@ class Interpreted:
                 with self.around():
                     jax.jit(lambda *given: self._kernel(*given, **kwargs)).lower(*jax.tree.map(jax.typeof, arrays))
             except Exception:  # JAX has no one error for what it cannot interpret; an error of the kernel's own recurs
-                self._mode = pallas_tpu.InterpretParams()
+                self._mode = _pallas_tpu().InterpretParams()
         with self.around():
             return self._kernel(*arrays, **kwargs)
