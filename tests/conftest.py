@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.support import compiler, failures, limits, signals, workers
-from torch_xla._engine import compiler_options, precision
+from torch_xla._engine import compiler_options, imported_objects, precision
 from torch_xla._engine.compat.names.torch import product_precision
 from torch_xla._engine.compile import program_cache
 from torch_xla._engine.compile.disk import cache_folder
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def stays() -> None:
     """Leaves what is alive to the end: a collection of garbage that looks through it takes a quarter of a second."""
     gc.collect()
-    gc.freeze()
+    imported_objects.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -108,7 +108,7 @@ def earlier_modules() -> None:
             forget()
         jax.clear_caches()
         stays()
-    elif next(_modules) % 20 == 0:
+    elif next(_modules) % 20 == 0 or not gc.get_freeze_count():
         stays()  # what JAX and we remember of their programs
 
 

@@ -87,6 +87,9 @@ except Exception as error:  # another release of either may fail in any way
     raise ImportError(
         f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_release('jax')}: {error}"
     ) from error
+else:
+    if _collects:
+        _runtime.set_imported_objects_aside()
 finally:
     if _collects:
         _gc.enable()

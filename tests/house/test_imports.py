@@ -14,6 +14,7 @@ LEVEL = {
     "errors": 0,
     "atomic": 0,
     "quiet_calls": 0,
+    "imported_objects": 0,
     "config": 1,
     "compiler_options": 1,
     "remote_files": 1,

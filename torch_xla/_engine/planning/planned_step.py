@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import torch
 
-from .. import compiler_options, dtypes
+from .. import compiler_options, dtypes, imported_objects
 from ..compile.program import Program
 from ..compile.program_cache import program_of
 from ..ir.graph import Operation, decode
@@ -161,7 +161,7 @@ class _Before:
     def now(cls) -> "_Before":
         """Return all that is alive."""
         found = cls(host_generator=torch.get_rng_state())
-        for thing in gc.get_objects():
+        for thing in imported_objects.alive():
             kind = type(thing)  # not `isinstance`: a proxy would begin to work for us
             if issubclass(kind, torch.UntypedStorage):
                 value = getattr(thing, "value", None)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import torch
 
-from .. import compiler_options, dtypes
+from .. import compiler_options, dtypes, imported_objects
 from ..compile.program import Program
 from ..errors import OutOfMemory
 from ..ir.graph_text import name_of
@@ -336,7 +336,7 @@ def _kinds() -> dict[int, str]:
         if value is not None:
             kinds.setdefault(id(value if value.buffer is None else value.buffer), kind)
 
-    for thing in gc.get_objects():
+    for thing in imported_objects.alive():
         kind = type(thing)  # not `isinstance`: a proxy would begin to work for us
         if issubclass(kind, torch.nn.Parameter):
             note(thing, "parameters")

@@ -6,6 +6,7 @@ Doors: abstract_buffer, abstract_devices, buffers, device_assignment, device_mem
 memory_mappings, platform, platform_selection, topologies, tpu_chips.
 """
 
+from ..imported_objects import set_aside as set_imported_objects_aside
 from .device_attributes import attributes_of, device_with_name, slices_of
 from .device_memory import usage as memory_usage
 from .pjrt_plugins import plugin_of

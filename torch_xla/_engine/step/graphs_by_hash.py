@@ -1,6 +1,5 @@
 """Run graphs by their hash on other inputs, for programs that bring their own tracer."""
 
-import gc
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
@@ -8,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import config, metrics
+from .. import config, imported_objects, metrics
 from ..atomic import run_through, stores
 from ..compat.names.torch import address_of
 from ..compile import program_cache
@@ -125,7 +124,7 @@ def _taken(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], l
 
 
 def _storages() -> Iterator[torch.UntypedStorage]:
-    return (each for each in gc.get_objects() if type(each) is torch.UntypedStorage and hasattr(each, "value"))
+    return (each for each in imported_objects.alive() if type(each) is torch.UntypedStorage and hasattr(each, "value"))
 
 
 def storages_of(device: Device) -> list[Any]:

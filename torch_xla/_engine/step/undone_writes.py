@@ -6,13 +6,13 @@ one of its operations fails. Its weights would then depend on what cannot be com
 to come.
 """
 
-import gc
 from collections.abc import Callable, Container, Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
 
+from .. import imported_objects
 from ..ir.graph import Operation, decode
 from ..ir.tape import ALONE, Tape, Value
 from ..tensor.device import LOCK, Device, existing_devices
@@ -87,7 +87,7 @@ def _first_large(operations: Sequence[Operation]) -> int:
 def _pending_on(tape: Tape) -> tuple[list[Any], list[Value]]:
     """Return the storages that are alive and hold a value of `tape` that was not computed, and these values."""
     storages, values = list[Any](), list[Value]()
-    for thing in gc.get_objects():
+    for thing in imported_objects.alive():
         if issubclass(type(thing), torch.UntypedStorage):  # not `isinstance`: a proxy would begin to work for us
             value = getattr(thing, "value", None)
             if isinstance(value, Value) and value.buffer is None and value.tape is tape:

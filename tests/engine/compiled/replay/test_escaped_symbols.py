@@ -1,5 +1,6 @@
 """Symbols of a trace that the program keeps become the floats that they represent."""
 
+import gc
 from collections import deque, namedtuple
 from typing import Any
 
@@ -37,7 +38,8 @@ def in_closure(value: Any) -> Any:
     return lambda: value
 
 
-def test_they_are_put_back_wherever_they_are_held() -> None:
+@pytest.mark.parametrize("frozen", [False, True])
+def test_they_are_put_back_wherever_they_are_held(frozen: bool) -> None:
     number = HostNumber(Notes(), 1.5, "v0")
     slotted, plain, read = Slotted(), Plain(), in_closure(number)
     slotted.kept = plain.kept = number
@@ -45,6 +47,8 @@ def test_they_are_put_back_wherever_they_are_held() -> None:
         "itself": number, "list": [0, number], "deque": deque([number]), "set": {number, 2.0},
         "tuple": (number, "a"), "pair": Pair(number, "b"), "in a list": [(number,)], "error": ValueError("c", number),
     }  # fmt: skip
+    if frozen:
+        gc.freeze()  # as a program may do, and as the names of its modules are
     put_floats_back([number])
     assert held.pop("error").args == ("c", 1.5)
     assert held == {

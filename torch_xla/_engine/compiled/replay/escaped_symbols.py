@@ -10,6 +10,8 @@ from .symbolic_floats import HostNumber
 
 def put_floats_back(numbers: Sequence[HostNumber]) -> None:
     """Replace each of these numbers by its value in every collection, attribute, closure and error that holds it."""
+    if gc.get_freeze_count():
+        gc.unfreeze()  # a search leaves out frozen holders, as the names of a module may be
     for holder in gc.get_referrers(*numbers):
         _put_back(holder, _plain)
 
@@ -46,9 +48,10 @@ def _put_back(holder: object, plain: Callable[[object], object]) -> None:
 def _exchange(old: tuple[object, ...], new: tuple[object, ...]) -> None:
     """Give each holder of a tuple another one. A tuple that nothing but a frame holds stays."""
     made = type(old)._make(new) if hasattr(old, "_make") else new  # type: ignore[attr-defined]
+    # By defaults, which a tuple holds: the cell of a closure is a holder too, and would change before the others have.
     for holder in gc.get_referrers(old):
         if not isinstance(holder, tuple):
-            _put_back(holder, lambda value: made if value is old else value)
+            _put_back(holder, lambda value, old=old, made=made: made if value is old else value)  # type: ignore[misc]
 
 
 def _attributes(holder: object) -> Iterator[tuple[str, object]]:

@@ -1,9 +1,9 @@
 """The largest values on the devices, by the user's line that made them."""
 
-import gc
 from dataclasses import dataclass, field
 from typing import Any
 
+from ... import imported_objects
 from ...ir.tape import Value
 from ...metrics.user_lines import Line
 from ...tensor.variable_names import name_buffers
@@ -49,7 +49,7 @@ def holdings(most: int = 15) -> list[Holding]:
 
 
 def _values() -> list[Value]:
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), Value) and thing.buffer is not None]
+    return [thing for thing in imported_objects.alive() if issubclass(type(thing), Value) and thing.buffer is not None]
 
 
 def _name(chosen: list[Holding], buffers: list[tuple[Any, Holding]]) -> None:

@@ -9,7 +9,6 @@ addresses are one buffer, and nothing else follows from them. A buffer is seen a
 makes it, and gone at the next one; what a program needs while it runs is in none.
 """
 
-import gc
 import pickle
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import jax
 
+from ... import imported_objects
 from ...atomic import lock
 from ...ir.tape import Value
 from ...metrics import events
@@ -113,7 +113,7 @@ def _living() -> dict[int, tuple[jax.Array, dict[int, int]]]:
 def _lines_of(keys: set[int]) -> dict[int, Line | None]:
     """Return the user's lines that made some buffers."""
     found: dict[int, Line | None] = {}
-    for thing in gc.get_objects():
+    for thing in imported_objects.alive():
         # Its class is asked for, not the object, which may answer for another.
         if issubclass(type(thing), Value) and id(thing.buffer) in keys:
             found[id(thing.buffer)] = getattr(thing, "line", None)

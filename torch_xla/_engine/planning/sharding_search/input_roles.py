@@ -1,6 +1,5 @@
 """Roles of a program's inputs in a layout: parameters, inputs divided like a parameter, and batches."""
 
-import gc
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ... import imported_objects
 from ...compat.names.torch import address_of
 from ...ir.graph import Graph
 from ...ir.input_output_alias import successors
@@ -57,7 +57,9 @@ def modules_alive() -> dict[str, torch.nn.Module]:
     """Return the outermost modules on `xla` by the prefix of their parameters' names, which is empty for one module."""
     # A module whose constructor has raised has no submodules.
     found = [
-        thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module) and "_modules" in vars(thing)
+        thing
+        for thing in imported_objects.alive()
+        if issubclass(type(thing), torch.nn.Module) and "_modules" in vars(thing)
     ]
     inside = {id(child) for module in found for child in module.children()}
     roots = [
@@ -92,7 +94,7 @@ def roles_of(
                 owners[id(parameter)] = place
                 roles[place] = Role(_kind(parameter, graph.inputs[place]), prefix + name, place, parameter)
             _follow(roles, graph, index(parameter.grad), place)
-    for thing in gc.get_objects():
+    for thing in imported_objects.alive():
         if issubclass(type(thing), torch.optim.Optimizer):
             for parameter, state in vars(thing).get("state", {}).items():  # a wrapper of another optimizer has no state
                 for entry in state.values() if isinstance(state, dict) else ():
