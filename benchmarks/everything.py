@@ -31,6 +31,7 @@ PARTS: dict[str, list[str]] = {
     "narrow": ["host"],
     "diagnostics": ["diagnostics", "--turns", "20"],
     "memory": ["memory"],
+    "whole": ["whole_process"],
     "second": ["second_process", "--rounds", "2"],
     "small": ["small_programs"],
     "growth": ["growth", "--quick"],
