@@ -108,7 +108,7 @@ def earlier_modules() -> None:
             forget()
         jax.clear_caches()
         stays()
-    elif next(_modules) % 20 == 0 or not gc.get_freeze_count():
+    elif next(_modules) % 20 == 0:
         stays()  # what JAX and we remember of their programs
 
 

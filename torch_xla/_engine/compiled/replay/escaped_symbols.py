@@ -10,8 +10,7 @@ from .symbolic_floats import HostNumber
 
 def put_floats_back(numbers: Sequence[HostNumber]) -> None:
     """Replace each of these numbers by its value in every collection, attribute, closure and error that holds it."""
-    if gc.get_freeze_count():
-        gc.unfreeze()  # a search leaves out frozen holders, as the names of a module may be
+    gc.unfreeze()  # a search leaves out frozen holders, as the names of a module may be
     for holder in gc.get_referrers(*numbers):
         _put_back(holder, _plain)
 
