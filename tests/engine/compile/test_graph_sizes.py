@@ -11,9 +11,9 @@ from torch_xla._engine.ir.value_spec import contiguous_stride, sharded, spec_of
 from torch_xla._engine.ir.view.geometry import Geometry
 
 
-def graph(n: int, op: object = "read", scale: float = 0.5, number: int = 0) -> Graph:
+def graph(n: int, op: object = "read", scale: float = 0.5, number: int = 0, fixed: int | None = None) -> Graph:
     before, after = (spec_of(size, contiguous_stride(size), torch.float32) for size in ((2, n), (n, 2)))
-    arguments = (Operand(0), Geometry((2, n), (n, 1), n - 1), [n, True, None], Number(number)), {"scale": scale}
+    arguments = (Operand(0), Geometry((2, n), (n, 1), n - 1), [n, True, fixed], Number(number)), {"scale": scale}
     plan = Plan(op, arguments, (before,), (int,), (after,))
     return Graph((before,), (Operation(plan, (0,), 0, -1, 1, 0),), (1,))
 
@@ -28,6 +28,11 @@ def test_graphs_that_differ_in_sizes_have_one_outline() -> None:
 @pytest.mark.parametrize("other", [graph(5, "write"), graph(5, scale=0.25), graph(5, scale=-0.5), graph(5, number=1)])
 def test_other_differences_are_in_the_outline(other: Graph) -> None:
     assert outline_of(graph(5)).rest != outline_of(other).rest
+
+
+def test_a_number_of_64_bits_without_sign_is_no_size() -> None:
+    one, other = (outline_of(graph(5, fixed=number)) for number in (1 << 63, (1 << 64) - 1))
+    assert one.sizes == other.sizes == outline_of(graph(5)).sizes and one.rest != other.rest
 
 
 def test_other_sizes_give_the_graph_of_these_sizes() -> None:

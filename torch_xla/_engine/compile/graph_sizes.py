@@ -18,6 +18,9 @@ class Outline(NamedTuple):
     sizes: tuple[int, ...]
 
 
+_LARGEST = (1 << 63) - 1
+
+
 class Fixed(ValueError):
     """A part of a graph has sizes that cannot be taken out."""
 
@@ -95,7 +98,7 @@ def _filled(sizes: Iterator[int], part: object) -> Any:
 def _mapped(part: Any, of_size: Callable[[int], int], of_rest: Callable[[object], object]) -> object:
     kind = type(part)
     if kind is int:
-        return of_size(part)
+        return of_size(part) if part <= _LARGEST else of_rest(part)  # numbers may have 64 bits without a sign
     if isinstance(part, Spec):
         if part.sharding is not None:
             raise Fixed(f"{part} is divided among devices")

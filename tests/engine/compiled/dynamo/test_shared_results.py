@@ -63,6 +63,21 @@ def test_a_write_to_one_result_is_seen_in_the_others(name: str, way: str) -> Non
         assert _written(ours) == theirs
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_an_expanded_result_shows_its_elements_again(way: str) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * 2)[:1].expand(3, 4), x.sum(1).expand(2, 2, 3).transpose(0, 2)
+
+    x = torch.arange(12.0).reshape(3, 4)
+    with made_to_run(way, program) as run:
+        for _ in range(4):
+            ours = run(x.to("xla"))
+    for one, other in zip(ours, program(x), strict=True):
+        assert one.tolist() == other.tolist() and one.stride() == other.stride()
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            one.add_(1)
+
+
 def test_sizes_may_change() -> None:
     run = torch.compile(PROGRAMS["a view and its base"], backend="openxla", dynamic=True, fullgraph=True)
     for length in (3, 5, 4):

@@ -20,7 +20,7 @@ def from_host(device: str) -> Make:
 
 
 # Values that the device computes although the host knows their inputs, and the masks of these cases.
-_UNKNOWN = {"masked_fill", "masked_scatter", "one_hot", "assertion", "lu_unpack", "max_unpool2d"}
+_UNKNOWN = {"masked_scatter", "one_hot", "assertion", "lu_unpack", "max_unpool2d"}
 
 CASES: dict[str, Callable[[Make], Any]] = {
     **{name: call for name, (call, _) in BAD.items() if name not in _UNKNOWN},
@@ -61,6 +61,8 @@ CASES: dict[str, Callable[[Make], Any]] = {
     "a number of the CPU": lambda t: t(1.0, dtype=torch.float16).masked_fill_(t(True), torch.tensor(1e9)),
     "NaN for integers": lambda t: t(1, 2).masked_fill(t(True, False), torch.tensor(NAN)),
     "a complex number for floats": lambda t: t(1.0, 2.0).masked_fill(t(True, False), torch.tensor(1j)),
+    "a computed complex number": lambda t: t(1.0, 2.0).masked_fill(t(True, False), t(1j)[0] * 2),
+    "the same in place, for integers": lambda t: t(1, 2).masked_fill_(t(True, False), t(1 + 1j)[0] * 2),
     "a number too small": lambda t: t(1, 2, dtype=torch.uint8).masked_fill(t(True, False), torch.tensor(-500)),
     "a number for some places": lambda t: t(1, 2, dtype=torch.int8).index_fill(0, t(1), t(1000).reshape(())),
     "the same of halves": lambda t: t(1.0, dtype=torch.float16).index_fill_(0, t(0), torch.tensor(-1e9)),

@@ -39,3 +39,13 @@ def test_statistics_that_are_too_short_are_refused(
 def test_statistics_that_are_long_enough_or_not_touched_are_taken() -> None:
     for sizes, per_row, observer in (((0, 2, 1, 1), True, 1), ((1, 1, 1, 1), False, 1), ((0, 0, 1, 1), False, 0)):
         assert observe(sizes, per_row, observer).shape == (3, 4)
+
+
+@pytest.mark.parametrize(("offsets", "words"), [([0, 2, 1], "1 comes after 2"), ([0, -1], "-1 comes after 0")])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_that_end_before_they_begin_are_refused(offsets: list[int], words: str, mode: str) -> None:
+    weight, indices = torch.ones(4, 3, device="xla"), torch.tensor([1, 2, 1], device="xla")
+    with pytest.raises(RuntimeError, match=words):
+        torch.nn.functional.embedding_bag(indices, weight, torch.tensor(offsets, device="xla"), mode=mode)
+    found = torch.nn.functional.embedding_bag(indices, weight, torch.tensor([0, 2, 2, 3], device="xla"), mode="sum")
+    assert found[:, 0].tolist() == [2.0, 0.0, 1.0, 0.0]

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from tests.support.twins import outcome
+from tests.support.ways_to_run import WAYS, made_to_run
+
+_HASH = 0x9E3779B97F4A7C15
 
 Call = Callable[[torch.Tensor, Any], Any]
 
@@ -32,7 +35,8 @@ CALLS: dict[str, Call] = {
     "logit": lambda x, v: torch.logit(x, v) if isinstance(v, float) else x,
     "logit_backward": lambda x, v: torch.ops.aten.logit_backward(x, x, v) if isinstance(v, float) else x,
     "masked_fill": lambda x, v: x.masked_fill(x == 0, v),
-    "pad": lambda x, v: torch.nn.functional.pad(x, (1, 1), value=v),
+    # C++ leaves open what a float beyond int64 becomes.
+    "pad": lambda x, v: torch.nn.functional.pad(x, (1, 1), value=v) if v != 1 << 63 and v != _HASH else x,
     "pow": lambda x, v: x**v,
     "remainder": lambda x, v: x % v,
     "rsub": lambda x, v: v - x,
@@ -44,14 +48,14 @@ CALLS: dict[str, Call] = {
 }
 
 NUMBERS: dict[torch.dtype, list[Any]] = {
-    torch.uint8: [1, -1, 300, -300, 1, 2.5, -1.0, 300.0, float("nan")],
+    torch.uint8: [1, -1, 1 << 63, 300, -300, 1, 2.5, -1.0, 300.0, float("nan")],
     torch.int8: [1, -1, 200, 200.0, float("inf")],
-    torch.int32: [1, 1 << 40, 1e12],
-    torch.int64: [1, 1.5, 1e30],
-    torch.float16: [1, 70000, 1.5, -1e6, float("inf"), float("nan")],
+    torch.int32: [1, 1 << 40, 1 << 63, 1e12],
+    torch.int64: [1, 1.5, 1e30, 1 << 63, _HASH],
+    torch.float16: [1, 70000, 1 << 63, 1.5, -1e6, float("inf"), float("nan")],
     torch.bfloat16: [1, 1 << 62, 3.38e38, 3.4e38, -1e39, 1.5, float("-inf"), float("nan"), 1j, 1e39 + 1j],
-    torch.float32: [1, 1 << 62, 3.4e38, 1e39, -1e39, 1.5, float("-inf"), float("nan"), 1j, 1e39 + 1j],
-    torch.float64: [1, 1e39, float("inf"), 1j],
+    torch.float32: [1, 1 << 62, 1 << 63, 3.4e38, 1e39, -1e39, 1.5, float("-inf"), float("nan"), 1j, 1e39 + 1j],
+    torch.float64: [1, 1e39, 1 << 63, float("inf"), 1j],
     torch.complex64: [1, 1.5, 1e39, 1j, 1e39 + 1j],
     torch.complex32: [1, 70000, 1e39, 1j, 7e4 + 1j],
     torch.float8_e4m3fn: [1, 500, 448.0, 465.0, float("inf"), float("nan"), 1j, 2 + 0j],
@@ -119,6 +123,24 @@ def test_a_norm_of_no_elements_has_an_order_that_the_cpu_takes(norm: Call, size:
         program = partial(lambda order, device: norm(torch.ones(size, device=device), order), order)
         theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
         assert (type(ours), str(ours)) == (type(theirs), str(theirs)), order
+
+
+def test_computed_divisors_that_are_not_known_are_not_taken_for_zeros() -> None:
+    for call in (lambda x: 300 % x, lambda x: torch.remainder(300, x), lambda x: 300 // x, lambda x: -300 % x):
+        by_device = [call(torch.tensor([7, 200, 250], dtype=torch.uint8, device=d) * 1) for d in ("cpu", "xla")]
+        assert by_device[0].tolist() == by_device[1].tolist()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_integer_of_64_bits_without_sign_is_a_number(way: str) -> None:
+    calls = [lambda x: x * _HASH, lambda x: x + (1 << 63), lambda x: x.float() * (1 << 63), lambda x: x > _HASH,
+             lambda x: x.clamp(max=1 << 62) ^ _HASH, lambda x: x.double().fill_(_HASH)]  # fmt: skip
+    x = torch.tensor([1, -2, 1 << 40])
+    for call in calls:
+        with made_to_run(way, call) as run:
+            for _ in range(4):
+                assert run(x.to("xla")).tolist() == call(x.clone()).tolist()
+        assert (x.to("xla") + 1).tolist() == (x + 1).tolist()  # the step after it runs
 
 
 # Numbers that an operator refuses in any dtype: a valid one first, so that the call has a plan.

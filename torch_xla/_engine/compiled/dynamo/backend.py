@@ -26,15 +26,18 @@ from ...step.sync import sync_device
 from ...tensor.device import Device
 from ...tensor.storage import Overtaken, hold_together, value_of, wrap, wrap_all
 from .. import eager, region
-from .graph_dtypes import refusal_in
 from .graph_operation import GraphOperation
+from .graph_refusals import refusal_in
 from .host_device_split import Unsplittable, constants, evaluate, results, split
+from .repeated_elements import writes_to_repeated_elements
 
 _log = logging.getLogger("torch_xla.dynamo")
 
 
 def compile_unsaved(module: GraphModule, examples: Sequence[object]) -> Callable[..., Any]:
     """Compile a graph of PyTorch's functions into a callable that nothing will save."""
+    if writes_to_repeated_elements(module):
+        return _in_functions(module)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=functools.partial(compile_graph, kind="forward"),
         bw_compiler=functools.partial(compile_graph, kind="backward"),
@@ -86,6 +89,14 @@ def _raising(refusal: Exception) -> Callable[[list[object]], object]:
         raise refusal.with_traceback(None)
 
     return raising
+
+
+def _in_functions(module: GraphModule) -> Callable[..., object]:
+    """Return a graph of PyTorch's functions that is recorded function by function, as without `torch.compile`."""
+    metrics.count("DynamoGraphByOperator")
+    if config.dynamo_debug():
+        _log.warning("graph recorded operator by operator: it writes to a tensor that shows an element twice")
+    return module
 
 
 def _by_operator(module: GraphModule) -> Callable[[Sequence[object]], object]:
@@ -192,6 +203,8 @@ def extract_compiled_graph(module: GraphModule, arguments: Sequence[object]) -> 
     if _is_of_operators(module):
         boxed = compile_graph(module, arguments, kind="inference")
         return lambda *args: boxed(list(args))
+    if writes_to_repeated_elements(module):
+        return _in_functions(module)
     forward: Callable[..., object] = aot_module_simplified(
         module,
         list(arguments),

@@ -1,7 +1,8 @@
 """Results of a graph that show the same memory: one is a result of the operation, the others are views of it.
 
 AOTAutograd leaves it to the backend that such results share memory where they need no gradient. The results of an
-operation are arrays, each with memory of its own: a write to one would not be seen in the others.
+operation are arrays, each with memory of its own: a write to one would not be seen in the others. A result that shows
+an element of its own memory twice, as an expanded one does, is a view as well.
 """
 
 import itertools
@@ -14,18 +15,21 @@ from torch.fx import Node
 
 from ...compat.names.torch import OpOverload
 from ...dispatch.op_schema import Form, form_of
+from .repeated_elements import repeats
 
 # Memory of more bytes than these counts as shared without a look at which bytes are shown.
 _MOST = 1 << 24
 
 
 def shared_views(results: Iterable[Node], on_device: set[Node]) -> list[Node]:
-    """Return the calls on the device that the host makes after it, as some of the `results` show the same memory."""
+    """Return the calls on the device that the host makes after it, as some of the `results` show the same memory, or
+    an element of it twice.
+    """
     chains = {node: _views_down_to(node, on_device) for node in dict.fromkeys(results) if node in on_device}
     by_base: dict[Node, list[Node]] = {}
     for node, views in chains.items():
         by_base.setdefault(_shown(views[0], on_device) or node if views else node, []).append(node)
-    found: set[Node] = set()
+    found = {node for last, views in chains.items() if views and repeats(last.meta["val"]) for node in views}
     for nodes in by_base.values():
         for pair in itertools.combinations(nodes, 2):
             if _overlap(*pair):

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...compat.names.torch import pytree
 from ...tensor.host_known_values import Asked, known_numbers
 from ...tensor.storage import shows_all, value_of
-from ..op_schema import operator_of
+from ..op_schema import Operator, operator_of
 from ..recording_kernel import recorder, recorder_of_two
 from . import cpu_errors
-from .scalar_ranges import holds_number
+from .memory_overruns import refuse_falling_offsets
+from .scalar_ranges import check, holds_number, limits_of
 
 MEAN = 1
 
@@ -84,7 +86,10 @@ def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: object) -> bo
     known = _shown(offsets)
     if known is None or not known.size:
         return False
-    return bool(known[0] != 0 or (known < 0).any() or (known > indices.numel()).any() or (known[1:] < known[:-1]).any())
+    if known[0] == 0 and known[-1] <= indices.numel():  # the CPU looks at these two alone
+        refuse_falling_offsets(known.tolist())
+        return False
+    return True
 
 
 def _finds_no_range(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> bool:
@@ -188,4 +193,41 @@ def refusing(name: str) -> Callable[..., object]:
     return kernel
 
 
-KERNELS: dict[str, Callable[..., object]] = {name: refusing(name) for name in IS_BAD}
+# Draws that look at their numbers, as functional forms have them.
+_DRAWS = frozenset(
+    f"aten::{name}"
+    for name in ("bernoulli.p", "cauchy", "exponential", "geometric", "log_normal", "normal_functional", "random",
+                 "random.from", "random.to", "uniform")
+)  # fmt: skip
+
+
+def refuse_numbers(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], results: object) -> None:
+    """Raise the CPU's error for the numbers of a call in a graph, whose tensors, on the host, have unknown elements."""
+    unknown_args, unknown_kwargs = pytree.tree_map_only(Tensor, lambda each: each.to("meta"), (args, kwargs))
+    is_bad = IS_BAD.get(operator.name.removeprefix("aten::"))
+    if is_bad is not None and is_bad(*unknown_args, **unknown_kwargs):
+        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
+    if operator.name in _DRAWS:
+        refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=True)
+        if refusal is not None:
+            raise refusal
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs, results)) if isinstance(leaf, Tensor)]
+    limits = limits_of(operator, args, kwargs, [tensor.dtype for tensor in tensors])
+    if limits is not None:
+        check(limits, operator, args, kwargs)
+
+
+def _filling(name: str) -> Callable[..., object]:
+    """Return a kernel that reads a complex number for real elements: the CPU takes it if its imaginary part is 0."""
+    fill = refusing(name)
+
+    def kernel(self: Tensor, mask: Tensor, value: Tensor) -> object:
+        return fill(self, mask, value.cpu() if value.is_complex() and not self.is_complex() else value)
+
+    return kernel
+
+
+KERNELS: dict[str, Callable[..., object]] = {
+    **{name: refusing(name) for name in IS_BAD},
+    **{name: _filling(name) for name in ("masked_fill.Tensor", "masked_fill_.Tensor")},
+}

@@ -1,5 +1,7 @@
 """Refuse calls with which PyTorch's kernel for the CPU reads or writes beyond the memory of a tensor."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +15,16 @@ def refuse_overruns(name: str, args: tuple[Any, ...]) -> None:
     """Raise an error if the kernel of the operator `name` would leave the memory of these tensors of the host."""
     if name == _OBSERVED and bool(args[1]):
         _refuse_short_statistics(*args)
+
+
+def refuse_falling_offsets(offsets: Sequence[int]) -> None:
+    """Raise an error for a bag that would end before it begins: the kernel reads indices that are not there."""
+    for before, after in pairwise(offsets):
+        if after < before:
+            raise RuntimeError(
+                f"embedding_bag expects `offsets` that rise from 0, but {after} comes after {before}: offsets[i] is "
+                "where bag i begins in the indices, so give the bags in the order of their indices"
+            )
 
 
 def _refuse_short_statistics(*args: Any) -> None:

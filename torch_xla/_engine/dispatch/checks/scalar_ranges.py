@@ -118,7 +118,7 @@ def limits_of(
             is_unsigned |= not dtype.is_signed
             if name == "pow":
                 limits.append((0, most))  # no integer has a negative power
-            elif dtype is not torch.int64 or has_float:
+            elif dtype is not torch.int64 or has_float or max(given) >= 1 << 63:
                 limits.append((-most if wraps and not dtype.is_signed else torch.iinfo(dtype).min, most))
     if not limits:
         return None
@@ -180,6 +180,6 @@ def check(limits: Limits, operator: Operator, args: tuple[object, ...], kwargs: 
         return
     beyond = tuple(None if limits.holds(number) else number for number in numbers)
     if beyond not in limits.taken:
-        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
+        cpu_errors.refuse_numbers(operator, args, kwargs)
         if len(limits.taken) < _REMEMBERED:
             limits.taken.add(beyond)

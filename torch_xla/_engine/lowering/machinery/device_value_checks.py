@@ -353,8 +353,6 @@ def normal(mean: object, std: jax.Array, *_: object, **__: object) -> Iterator[C
 
 @checks(aten.masked_fill.Tensor)
 def masked_fill(self: jax.Array, mask: jax.Array, value: jax.Array) -> Iterator[Condition]:
-    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self) and self.dtype != np.bool_:
-        yield Condition("value", value.imag != 0, value.imag, "must have no imaginary part")
     yield from _number_for(self.dtype, value)
 
 

@@ -1,6 +1,6 @@
 """Look in a graph of `torch.compile` for a call that PyTorch's CPU refuses, as it is refused outside of graphs.
 
-A graph is traced with PyTorch's meta kernels, which let some dtypes and sizes pass.
+A graph is traced with PyTorch's meta kernels, which let some dtypes, sizes and numbers pass.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from ...compat.names.torch import OpOverload, pytree, without_modes
 from ...dispatch.checks.cpu_dtypes import refuse_dtypes
+from ...dispatch.checks.host_values import refuse_numbers
 from ...dispatch.op_schema import operator_of
 from ...dispatch.stricter_meta_kernels import refuse_sizes
 from ...lowering.machinery.registry import Promotion, rule_of
@@ -43,6 +44,7 @@ def _refusal(node: Node, target: OpOverload) -> Exception | None:
     try:
         refuse_sizes(operator, args, kwargs)
         refuse_dtypes(rule, operator, args, kwargs)
+        refuse_numbers(operator, args, kwargs, node.meta.get("val"))
     except Exception as refusal:  # whatever the CPU raises is the answer
         return refusal
     return None
