@@ -1,4 +1,7 @@
-"""PyTorch's interface for devices, each function in a process of its own: it returns or raises, and never crashes."""
+"""PyTorch's interface for devices, each function in a process of its own: it returns or raises, and never crashes.
+
+Each is called before and after the first use of the device, and in the fork of a process that has used it.
+"""
 
 import json
 import subprocess
@@ -6,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+# PyTorch calls `record` of what it is given, on every device.
+_PYTORCHS = "getattr(torch.Stream(device=\"xla\"), 'record_event')("
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +25,7 @@ def outcomes(section: str) -> dict[str, list[str]]:
 
 
 def crashed(found: dict[str, list[str]]) -> list[str]:
-    return [f"{call}: {each}" for call, both in found.items() for each in both if each.startswith("signal")]
+    return [f"{call}: {each}" for call, all_three in found.items() for each in all_three if each.startswith("signal")]
 
 
 def test_the_caches_of_the_accelerator_can_be_emptied() -> None:
@@ -27,17 +33,18 @@ def test_the_caches_of_the_accelerator_can_be_emptied() -> None:
     assert not crashed(found)
     for name in ("empty_cache()", "empty_host_cache()"):
         assert found[name][1] == "value None"
+        assert found[name][2] == "value None" or "a fork cannot use it" in found[name][2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("section", ["accelerator", "device_module", "hooks"])
+@pytest.mark.parametrize("section", ["accelerator", "device_module", "hooks", "parts", "methods"])
 def test_no_function_of_the_interface_ends_the_process(section: str) -> None:
     found = outcomes(section)
     assert len(found) > 40
     assert not crashed(found)
     # Errors that our own errors should have prevented.
     pointless = [
-        call for call, both in found.items() for each in both
-        if "INTERNAL ASSERT" in each or "object has no attribute" in each
+        call for call, all_three in found.items() for each in all_three
+        if ("INTERNAL ASSERT" in each or "object has no attribute" in each) and not call.startswith(_PYTORCHS)
     ]  # fmt: skip
     assert not pointless

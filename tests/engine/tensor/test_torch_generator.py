@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -133,3 +134,9 @@ def test_a_draw_refuses_a_generator_of_the_host(draw: Draw, eager: bool) -> None
         ):
             draw(generator)
     assert torch.xla.get_rng_state().equal(before) and generator.get_state().equal(kept)
+
+
+@pytest.mark.parametrize("state", [0, torch.zeros(16, dtype=torch.uint8), torch.Generator()], ids=type)
+def test_only_a_generator_of_the_device_gives_its_state(state: Any) -> None:
+    with pytest.raises(TypeError, match="expects a generator of an xla device, got (int|Tensor|one of cpu)"):
+        torch.Generator("xla").graphsafe_set_state(state)

@@ -70,7 +70,13 @@ class TorchGenerator(torch.Generator):
     graphsafe_get_state = clone_state
 
     def graphsafe_set_state(self, state: torch.Generator) -> "TorchGenerator":
-        """Take the state of another generator."""
+        """Take the state of another generator of the device."""
+        if not isinstance(state, TorchGenerator):
+            given = f"one of {state.device}" if isinstance(state, torch.Generator) else type(state).__name__
+            raise TypeError(
+                f'torch.Generator("xla").graphsafe_set_state expects a generator of an xla device, got {given}; bytes '
+                "are taken by set_state"
+            )
         return self.set_state(state.get_state())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What a graph holds that the CPU refuses: found by the dtypes and numbers in it, and raised when it is called."""
+"""Calls in a graph that the CPU refuses: found by the dtypes and numbers in it, and raised when it is called."""
 
 from collections.abc import Callable
 from typing import Any

@@ -104,3 +104,23 @@ def test_what_shares_no_element_is_a_result_of_the_operation() -> None:
 def test_only_what_the_user_sees_is_shown_so() -> None:
     graph = _graph(PROGRAMS["a view and its base"])
     assert [len(split(graph, "forward", visible).outputs) for visible in (0, 1, 2, None)] == [2, 2, 1, 1]
+
+
+OF_VALUES: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "mask": lambda x: ((y := x[x > 5]), y.view(-1), y[1:]),
+    "mask, written": lambda x: ((y := x[x > 5]), y.unsqueeze(0).add_(10)),
+    "nonzero": lambda x: ((y := x.nonzero()), y.t()),
+    "where": lambda x: ((y := torch.where(x > 5))[0], y[1], y[0].view(-1)),
+    "unique": lambda x: ((y := torch.unique(x % 3)), y.view(1, -1)),
+    "repeats": lambda x: ((y := torch.repeat_interleave(x, (x[:, 0] > 3).int() + 1, dim=0)), y.flatten()),
+    "a number": lambda x: ((y := torch.ones(int(x.sum().item()) // 10, 2, device=x.device)), y.view(-1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_results_whose_sizes_come_of_values_are_shared(name: str) -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        run = torch.compile(OF_VALUES[name], backend="openxla", fullgraph=True)
+        for _ in range(2):
+            assert _written(run(x.to("xla"))) == _written(OF_VALUES[name](x))

@@ -29,14 +29,14 @@ from .. import eager, region
 from .graph_operation import GraphOperation
 from .graph_refusals import refusal_in
 from .host_device_split import Unsplittable, constants, evaluate, results, split
-from .repeated_elements import writes_to_repeated_elements
+from .overlapping_writes import overlapping_writes
 
 _log = logging.getLogger("torch_xla.dynamo")
 
 
 def compile_unsaved(module: GraphModule, examples: Sequence[object]) -> Callable[..., Any]:
     """Compile a graph of PyTorch's functions into a callable that nothing will save."""
-    if writes_to_repeated_elements(module):
+    if overlapping_writes(module):
         return _in_functions(module)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=functools.partial(compile_graph, kind="forward"),
@@ -95,7 +95,9 @@ def _in_functions(module: GraphModule) -> Callable[..., object]:
     """Return a graph of PyTorch's functions that is recorded function by function, as without `torch.compile`."""
     metrics.count("DynamoGraphByOperator")
     if config.dynamo_debug():
-        _log.warning("graph recorded operator by operator: it writes to a tensor that shows an element twice")
+        _log.warning(
+            "graph recorded operator by operator: a call writes to an element twice, or reads it through another tensor"
+        )
     return module
 
 
@@ -203,7 +205,7 @@ def extract_compiled_graph(module: GraphModule, arguments: Sequence[object]) -> 
     if _is_of_operators(module):
         boxed = compile_graph(module, arguments, kind="inference")
         return lambda *args: boxed(list(args))
-    if writes_to_repeated_elements(module):
+    if overlapping_writes(module):
         return _in_functions(module)
     forward: Callable[..., object] = aot_module_simplified(
         module,

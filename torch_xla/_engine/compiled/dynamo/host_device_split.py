@@ -85,6 +85,8 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
     if isinstance(node.target, HigherOrderOperator) and not (_is_a_check(node) or _is_lowered(node)):
         raise Unsplittable(f"{node.target} is no operator of aten")
     devices = _devices(node)
+    if node.meta.get("unbacked_bindings") and "xla" in devices:
+        raise Unsplittable(f"the values of its operands decide the size of {node.target}")
     if {"cpu", "xla"} <= devices and (on_device | late).intersection(operands):
         raise Unsplittable(f"{node.target} gives tensors of the host and of the device")
     if node.target is operator.getitem and operands[0] in parts.before:

@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from ...compat.names.torch import OpOverload
 from ...dispatch.op_schema import Form, form_of
-from .repeated_elements import repeats
+from .overlapping_writes import repeats
 
 # Memory of more bytes than these counts as shared without a look at which bytes are shown.
 _MOST = 1 << 24
@@ -83,9 +83,10 @@ def _overlap(one: Node, other: Node) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return size, stride and offset in bytes. Numbers that are not known stay symbols: to read one would guard it."""
     width = tensor.element_size()
     stride = (*(step * width for step in tensor.stride()), 1)
-    return (*tensor.shape, width), stride, int(tensor.storage_offset()) * width
+    return (*tensor.shape, width), stride, tensor.storage_offset() * width  # type: ignore[return-value]
 
 
 def _end(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> int | None:
