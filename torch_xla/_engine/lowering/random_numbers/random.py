@@ -228,10 +228,14 @@ def uniform(self: jax.Array, low: object = 0.0, high: object = 1.0, *, key: jax.
 
 @lowers(aten.normal_functional.default, random=True)
 def normal_functional(self: jax.Array, mean: object = 0.0, std: object = 1.0, *, key: jax.Array) -> jax.Array:
-    mean, std = as_argument(mean, key), as_argument(std, key)
-    if jnp.issubdtype(self.dtype, jnp.complexfloating):
-        std = std * 0.5**0.5  # PyTorch moves both parts by the mean
-    return _of_parts(self, key, lambda *drawn: _moved(normal_numbers(*drawn), std, mean))
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+        numbers = normal_numbers(key, shape, dtype)
+        start, scale = as_argument(mean, key), as_argument(std, key)
+        if jnp.issubdtype(self.dtype, jnp.complexfloating):
+            scale = scale * 0.5**0.5  # PyTorch moves both parts by the mean
+        return _moved(numbers, scale, start)
+
+    return _of_parts(self, key, draw)
 
 
 @lowers(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, random=True)
