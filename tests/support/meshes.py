@@ -350,5 +350,19 @@ def work_over_a_mesh_is_counted() -> None:
     assert "ExecuteReplicatedTime" in met.short_metrics_report()
 
 
+def an_operator_alone_draws_what_the_whole_step_drew() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step.pt"
+        x = xs.mark_sharding(torch.ones(8, 4).to("xla"), LINE, ("data", None)).global_tensor
+        torch_xla.sync()
+        with torch_xla.debug.capture_step(path, True):
+            y = torch.nn.functional.dropout(x, 0.5) * torch.rand(8, 4, device="xla")
+            torch_xla.sync()
+        tensors = torch.load(path, weights_only=True)["tensors"]
+        last = max((name for name in tensors if ".result." in name), key=lambda name: int(name.rpartition(".")[2]))
+        assert torch.equal(tensors[last], y.cpu()) and torch.equal(tensors["0.output.0"], y.cpu())
+        assert 0 < tensors[last].count_nonzero() < 32
+
+
 if __name__ == "__main__":
     parts.run_all(globals())

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.support.topologies import needs_tpu_compiler
@@ -53,3 +54,11 @@ def test_a_tpu_is_asked_for_what_no_program_had() -> None:
               jax.ShapeDtypeStruct((), jnp.float32, sharding=placed)]  # fmt: skip
     sizes.ask(arrays, targets.of_device(device))
     assert sizes.of((), "float32") == 512 and sizes.of_array(arrays[0]) > 4 * 210 * 4
+
+
+@needs_tpu_compiler
+def test_a_tpu_is_not_asked_for_what_its_compiler_is_kept_from() -> None:
+    (device,) = topologies.devices_of(topologies.named("v5e:1x1"))
+    placed = jax.sharding.SingleDeviceSharding(device)
+    with jax.enable_x64(True), pytest.raises(jax.errors.JaxRuntimeError, match="a TPU has no complex128"):
+        StoredSizes().ask([jax.ShapeDtypeStruct((3, 5), np.complex128, sharding=placed)], targets.of_device(device))

@@ -1,6 +1,9 @@
 """Compile a lowered program with XLA, after the edits that the compiler of its platform needs."""
 
+from collections.abc import Callable
 from typing import Any
+
+import jax
 
 from .. import metrics
 from ..atomic import uncollected
@@ -28,3 +31,9 @@ def compiled(lowered: Any, target: Target) -> Any:
         metrics.count("BFloat16ProductsWidened")
         executable = lowered.compile(compiler_options={**(options_for(target) or {}), **WITHOUT_BFLOAT16_KERNELS})
     return executable
+
+
+def compiled_function(function: Callable[..., Any], operands: tuple[Any, ...], target: Target) -> Any:
+    """Return the executable of a JAX function for such operands, with the options and edits that steps have."""
+    options: Any = options_for(target)
+    return compiled(jax.jit(function, keep_unused=True, compiler_options=options).lower(*operands), target)

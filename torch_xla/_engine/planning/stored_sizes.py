@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..atomic import uncollected
+from ..compile.xla_compile import compiled_function
 from ..runtime.device_assignment import Target
 from .hlo_parser import Module
 from .hlo_parser import module as parse_module
@@ -52,7 +53,7 @@ class StoredSizes:
                 missing[kind_of(shape, array.dtype)] = jax.ShapeDtypeStruct(shape, array.dtype, sharding=device)
         if missing:
             with jax.enable_x64(True):
-                program = jax.jit(lambda *given: given, keep_unused=True).lower(*missing.values()).compile()
+                program = compiled_function(lambda *given: given, tuple(missing.values()), target)
             self.learn([parse_module(program.as_text() or "")])
 
     def of(self, shape: Sequence[int], dtype: Any) -> int:

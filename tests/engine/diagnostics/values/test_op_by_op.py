@@ -1,14 +1,19 @@
 """A graph run one operator at a time returns the same results, and drops values after their last use."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
+from tests.support.topologies import needs_tpu_compiler
 from torch_xla._engine.diagnostics.values import op_by_op
 from torch_xla._engine.ir.graph import Graph
+from torch_xla._engine.runtime import device_assignment as targets
+from torch_xla._engine.runtime import topologies
 from torch_xla._engine.step.pending_graph import graph_of
 from torch_xla._engine.tensor.device import current_index, device_at
 from torch_xla._engine.tensor.random_state import keys_of
@@ -60,3 +65,26 @@ def test_jaxs_settings_are_its_own_between_two_operators() -> None:
     inputs = [jnp.asarray(X.numpy())]
     for _ in op_by_op.walk(found.graph, inputs, found.numbers, None, device_at(current_index()).target):
         assert (jax.config.jax_enable_x64, jax.config.jax_default_device) == before
+
+
+def test_numbers_that_are_equal_and_differ_have_programs_of_their_own() -> None:
+    x = X.to("xla")
+    found = graph_of([x * 0.0, x * -0.0])
+    stops = walked(found.graph, found.numbers)
+    for stop, number in zip(stops, (0.0, -0.0), strict=True):
+        assert torch.equal(torch.signbit(torch.tensor(np.asarray(stop.results[0]))), torch.signbit(X * number))
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(("dtype", "refused"), [("float64", False), ("complex128", True)])
+def test_operators_alone_are_edited_for_a_tpu_as_steps_are(dtype: str, refused: bool) -> None:
+    """Its compiler refuses a quotient of float64, and ends the process for one of complex128."""
+    (device,) = topologies.devices_of(topologies.named("v5e:1x1"))
+    x = torch.ones(3, 5, dtype=getattr(torch, dtype)).to("xla")
+    (operation,) = graph_of([x / x]).graph.operations
+    placed = jax.sharding.SingleDeviceSharding(device)
+    with jax.enable_x64(True):
+        given: Any = [jax.ShapeDtypeStruct((3, 5), np.dtype(dtype), sharding=placed)] * len(operation.operands)
+        says = pytest.raises(jax.errors.JaxRuntimeError, match="no complex128") if refused else nullcontext()
+        with says:
+            op_by_op._compiled(operation.plan, (), given, None, targets.of_device(device))

@@ -16,6 +16,7 @@ from ...errors import NotFinite
 from ...ir.graph_text import name_of, shape
 from ...lowering.fx_graphs import interpreter
 from ...metrics.user_lines import Line, text
+from ...runtime.device_assignment import Target
 from . import step_inspection
 from .op_by_op import Stop, look_inside, walk
 from .step_inspection import Run, any_of, is_inexact
@@ -101,7 +102,7 @@ def _origin(run: Run, what: str, test: Test) -> FirstNonFinite:
 def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) -> FirstNonFinite:
     line = run.lines[stop.number]
     name = name_of(stop.operation)
-    inner = _inside(test, stop)
+    inner = _inside(test, stop, run.program.target)
     if inner is not None:
         # The operator is a graph of others, by torch.compile or by a decomposition of PyTorch's.
         within, line = f", within {name}{_at(line)}", inner[1] or line
@@ -129,7 +130,7 @@ def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) ->
     return FirstNonFinite(what, name, line, "\n".join(rows))
 
 
-def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
+def _inside(test: Test, stop: Stop, target: Target) -> tuple[str, Line | None] | None:
     """Return the operator that makes the first one inside a graph that is one operation; `None` if it is no graph."""
     found: list[tuple[str, Line | None]] = []
 
@@ -139,7 +140,7 @@ def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
         if not found and any(any_of(test, arrays)) and not any(any_of(test, read)):
             found.append((str(schema_of(node.target).name), interpreter.line_of(node)))
 
-    look_inside(stop, watch)
+    look_inside(stop, watch, target)
     return found[0] if found else None
 
 

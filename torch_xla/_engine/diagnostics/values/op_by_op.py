@@ -1,14 +1,17 @@
 """Rerun a recorded step one operator at a time, to see every result."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ...atomic import uncollected
+from ...compile.xla_compile import compiled_function
 from ...ir.call_plan import Plan
 from ...ir.graph import Graph, Operation
+from ...lowering.machinery import replica_axis
 from ...lowering.machinery.lower_call import lower
 from ...metrics.observers import observers
 from ...runtime import buffers
@@ -36,7 +39,7 @@ def walk(
     """Run `graph` on `target`, operator by operator. Drop values that no later operator reads."""
     values: list[Any] = list(inputs)
     leave = _last_reads(graph)
-    compiled: dict[Any, Callable[..., Any]] = {}
+    programs: dict[Hashable, Callable[..., Any]] = {}
     with jax.enable_x64(True), jax.default_device(target.device):
         random = jax.random.wrap_key_data(buffers.of_array(keys), impl="rbg") if keys is not None else None
     for index, operation in enumerate(graph.operations):
@@ -46,9 +49,11 @@ def walk(
         # Generators may be left between two of their items: no setting of JAX may be.
         with jax.enable_x64(True), jax.default_device(target.device):
             key = operation.key(random)
-            run = compiled.get((plan, own))
+            # -0.0 equals 0.0, and takes another program.
+            kind = plan, tuple(map(repr, own)), tuple((x.shape, x.dtype, x.sharding, x.committed) for x in operands)
+            run = programs.get(kind)
             if run is None:
-                run = compiled[plan, own] = _compiled(plan, own)
+                run = programs[kind] = _compiled(plan, own, operands, key, target)
             results = run(operands, key)
         values.extend(results)
         yield Stop(index, operation, operands, results, own, key)
@@ -56,8 +61,20 @@ def walk(
             values[slot] = None
 
 
-def _compiled(plan: Plan, numbers: tuple[float | int, ...]) -> Callable[..., Any]:
-    return uncollected(jax.jit(lambda operands, key: lower(plan, operands, list(numbers), key)))
+@uncollected
+def _compiled(
+    plan: Plan, numbers: tuple[float | int, ...], operands: list[jax.Array], key: Any, target: Target
+) -> Callable[..., Any]:
+    def run(operands: list[jax.Array], key: Any) -> Any:
+        return lower(plan, operands, list(numbers), key)
+
+    with _lowering_for(target):
+        return uncollected(compiled_function(run, (operands, key), target))
+
+
+def _lowering_for(target: Target) -> AbstractContextManager[None]:
+    """Lower as for a step that is divided among devices, which draws other numbers; else for a device alone."""
+    return replica_axis.lowering_for(target if target.is_spread else None)
 
 
 def _last_reads(graph: Graph) -> list[list[int]]:
@@ -74,7 +91,7 @@ def _last_reads(graph: Graph) -> list[list[int]]:
     return leave
 
 
-def look_inside(stop: Stop, watch: Callable[[Any, Any, Any], None]) -> None:
+def look_inside(stop: Stop, watch: Callable[[Any, Any, Any], None], target: Target) -> None:
     """Run an operator once more; if it is a graph of others, show `watch` the operators that it consists of."""
-    with observers.registered("watch_node", watch), jax.enable_x64(True):
+    with observers.registered("watch_node", watch), jax.enable_x64(True), _lowering_for(target):
         lower(stop.operation.plan, stop.operands, list(stop.numbers), stop.key)
