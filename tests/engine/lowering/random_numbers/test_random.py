@@ -357,6 +357,9 @@ def test_every_draw_that_takes_a_float_is_among_them() -> None:
     assert takers == set(PARAMETERS)
 
 
+NARROW = {torch.bfloat16: np.uint8, torch.float16: np.uint16}
+
+
 @pytest.mark.parametrize("op", [aten.uniform.default, aten.normal_functional.default], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_words_of_the_asked_size_are_the_same_numbers(op: Any, dtype: torch.dtype, request: Any) -> None:
@@ -364,7 +367,27 @@ def test_words_of_the_asked_size_are_the_same_numbers(op: Any, dtype: torch.dtyp
     operand = zeros(dtype, 33, 7)
     cut = apply_rule(op, operand)
     request.getfixturevalue("forms_of_a_tpu")
-    assert torch.equal(apply_rule(op, operand), cut)
+    is_narrow = op is aten.uniform.default and dtype in NARROW
+    assert torch.equal(apply_rule(op, operand), cut) is not is_narrow
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_tpu_draws_no_wider_words_than_uniform_numbers_need(dtype: torch.dtype) -> None:
+    key = jax.random.key(3, impl="rbg")
+    with jax.enable_x64(True):
+        like = np.dtype(getattr(jnp, str(dtype).removeprefix("torch.")))
+        drawn = jax.make_jaxpr(lambda: random.uniform_numbers(key, (33, 7), like))()
+        width = 8 * np.dtype(NARROW.get(dtype, f"u{like.itemsize}")).itemsize
+        assert f":u{width}[33,7] = rng_bit_generator" in str(drawn)
+        numbers = torch.from_numpy(np.array(random.uniform_numbers(key, (N,), like), np.float64))
+    step = 2.0 ** -random.MANTISSA_BITS[like.name]
+    assert numbers.min() >= 0 and numbers.max() < 1 and torch.equal(numbers, (numbers / step).round() * step)
+    assert_mean(numbers, 0.5 - step / 2, 12**-0.5)
+    if step > 1 / N:
+        assert len(numbers.unique()) > 0.99 / step
+    else:
+        assert_distributed(numbers, lambda x: x)
 
 
 @pytest.mark.usefixtures("forms_of_a_tpu")

@@ -29,31 +29,45 @@ FLOAT64 = np.dtype(np.float64)
 # How many bits of a number in [0, 1) PyTorch draws for a dtype: as many as make every value exact, and none of them 1.
 MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
+_WORDS = (np.uint8, np.uint16, np.uint32, np.uint64)
+
 
 def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger]) -> jax.Array:
     """Return independent random bits in an unsigned integer dtype."""
+    return _random_words(key, shape, dtype, 8 * np.dtype(dtype).itemsize)
+
+
+def _random_words(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger], bits: int) -> jax.Array:
+    """Return numbers of `bits` independent random bits in an unsigned integer dtype that may have more."""
     count = int(np.prod(shape))
     if count == 0:
         return jnp.zeros(shape, dtype)
     target = target_in_use()
     if target is not None and target.is_spread:
-        return _bits_of_places(key, shape, dtype)
+        return _upper(_bits_of_places(key, shape, dtype), bits)
     each = 8 // np.dtype(dtype).itemsize
 
     def cut(data: jax.Array) -> jax.Array:
         words = lax.rng_bit_generator(data, (-(-count // each),), np.dtype(np.uint64))[1]
         if each > 1:
             words = lax.bitcast_convert_type(words, dtype).reshape(-1)
-        return lax.slice_in_dim(words, 0, count).reshape(shape)
+        return _upper(lax.slice_in_dim(words, 0, count).reshape(shape), bits)
 
     def direct(data: jax.Array) -> jax.Array:
-        return lax.rng_bit_generator(data, shape, np.dtype(dtype))[1]
+        # A generator's words are an array in memory: the narrowest ones that have the bits.
+        narrowest = next(each for each in _WORDS if 8 * np.dtype(each).itemsize >= bits)
+        return _upper(lax.rng_bit_generator(data, shape, np.dtype(narrowest))[1], bits).astype(dtype)
 
     def generated(data: jax.Array) -> jax.Array:
         return lax.platform_dependent(data, tpu=direct, default=cut)
 
     # With a batch of keys, which `jax.vmap` makes of one, XLA's generator would look at the first key alone.
     return jax.custom_batching.sequential_vmap(generated)(jax.random.key_data(key))
+
+
+def _upper(words: jax.Array, bits: int) -> jax.Array:
+    unused = 8 * words.dtype.itemsize - bits
+    return words >> unused if unused else words
 
 
 def _bits_of_places(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger]) -> jax.Array:
@@ -81,8 +95,8 @@ def uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> 
     """Draw uniformly from [0, 1), with the resolution of `dtype`, in its working dtype."""
     bits = MANTISSA_BITS.get(dtype.name, 53 if working_dtype(dtype) == FLOAT64 else 24)
     if bits == 53:
-        return (random_bits(key, shape, np.uint64) >> 11).astype(np.int64).astype(FLOAT64) * 2.0**-53
-    return (random_bits(key, shape, np.uint32) >> (32 - bits)).astype(np.int32).astype(FLOAT32) * 2.0**-bits
+        return _random_words(key, shape, np.uint64, bits).astype(np.int64).astype(FLOAT64) * 2.0**-bits
+    return _random_words(key, shape, np.uint32, bits).astype(np.int32).astype(FLOAT32) * 2.0**-bits
 
 
 def inner_uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
