@@ -1,15 +1,20 @@
 """Special functions agree with PyTorch on the CPU, and with the float64 truth."""
 
+from functools import partial
 from typing import Any
 
+import jax
 import mpmath
+import numpy as np
 import pytest
 import torch
 
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from tests.support.values import INF, NAN, edge_values, grid
 from torch_xla._engine.lowering.elementwise.special import ONE
+from torch_xla._engine.lowering.machinery.registry import all_rules
 
 aten = torch.ops.aten
 
@@ -98,6 +103,26 @@ def test_the_zeta_function_takes_negative_numbers() -> None:
     places = torch.tensor([1.0, 0.25, 30.0, 0.0, -1.0, -1.5, -60.5, NAN])
     calls = [call(aten.special_zeta.default, exponents, places), call(aten.special_zeta.other_scalar, places, 2.5)]
     check_calls([*calls, call(aten.special_zeta.self_scalar, 2.0, places.double())])
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_the_zeta_function_of_a_tpu_has_the_digits_of_its_operands(dtype: torch.dtype) -> None:
+    places = torch.tensor([0.2, 1.0, 2.5, 8.0, 30.0, -0.25, -1.5, -20.3], dtype=dtype)
+    exponents = torch.tensor([1.5, 2.0, 6.0, 2.0, 3.0, 2.0, 3.0, 4.0], dtype=dtype)
+    # At -1.5 the sixth derivative is a small difference of large terms.
+    digits = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float64: 1e-10}[dtype]
+    for order in (1, 2, 3, 6):
+        exact = torch.tensor([float(mpmath.polygamma(order, x)) for x in places.tolist()], dtype=torch.float64)
+        found = apply_rule(aten.polygamma.default, order, places)
+        torch.testing.assert_close(found.double(), exact, rtol=digits, atol=0)
+    exact = torch.special.zeta(exponents.double()[:5], places.double()[:5])
+    found = apply_rule(aten.special_zeta.default, exponents[:5], places[:5])
+    torch.testing.assert_close(found.double(), exact, rtol=digits, atol=0)
+    with jax.enable_x64(True):
+        like = np.float64 if dtype is torch.float64 else np.float32
+        jaxpr = str(jax.make_jaxpr(partial(all_rules()[aten.polygamma.default].lower, 1))(np.ones(3, like)))
+    assert f":f{8 * np.dtype(like).itemsize}[3] = zeta" in jaxpr
 
 
 @pytest.mark.parametrize("op", [aten.igamma.default, aten.igammac.default], ids=str)

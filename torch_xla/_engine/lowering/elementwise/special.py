@@ -5,6 +5,7 @@ near their zeros and in their tails, where PyTorch's do not.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +174,23 @@ lowers(
 )(_xlog1py)
 
 
+def _sum_of_powers(exponent: jax.Array, first: jax.Array) -> jax.Array:
+    """Return XLA's zeta function in float64, of operands that were narrower. A TPU's has the digits of float32: there
+    the function in float64 takes a minute to compile.
+    """
+
+    def narrow(exponent: jax.Array, first: jax.Array) -> jax.Array:
+        return lax.zeta(exponent.astype(np.float32), first.astype(np.float32)).astype(np.float64)
+
+    return lax.platform_dependent(exponent, first, tpu=narrow, default=lax.zeta)
+
+
+def _zeta_of(*operands: object) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return the zeta function for positive numbers with the digits that such operands have."""
+    is_double = any(isinstance(each, jax.Array) and each.dtype == np.float64 for each in operands)
+    return lax.zeta if is_double else _sum_of_powers
+
+
 # PyTorch takes as many steps as it needs to leave the negative numbers.
 MOST_STEPS = 1 << 16
 
@@ -183,9 +201,12 @@ MOST_STEPS = 1 << 16
     aten.special_zeta.self_scalar,
     promotion=Promotion.FLOAT,
 )
-@in_double
 def zeta(self: jax.Array | float, other: object) -> jax.Array:
     """Return the sum of (other + k) to the power of -self over all k ≥ 0."""
+    return in_double(partial(_zeta, _zeta_of(self, other)))(self, other)
+
+
+def _zeta(of_positive: Callable[[jax.Array, jax.Array], jax.Array], self: object, other: object) -> jax.Array:
     exponent, first = jnp.broadcast_arrays(*same_dtype(self, other))
 
     def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
@@ -200,7 +221,7 @@ def zeta(self: jax.Array | float, other: object) -> jax.Array:
     # XLA's zeta is for positive numbers; the terms of negative ones are added one by one.
     state = (jnp.zeros((), np.int64), jnp.where(first == -np.inf, np.nan, first), jnp.zeros_like(first))
     _, base, total = lax.while_loop(unfinished, step, state)
-    result = jnp.where(base < 0, np.nan, total + lax.zeta(exponent, base))
+    result = jnp.where(base < 0, np.nan, total + of_positive(exponent, base))
     pole = (first <= 0) & (first == lax.floor(first))
     return jnp.where(exponent < 1, np.nan, jnp.where(pole | (exponent == 1), np.inf, result))
 
@@ -216,14 +237,17 @@ def _derivative_of_cotangent(order: int, self: jax.Array) -> jax.Array:
 
 
 @lowers(aten.polygamma.default, promotion=Promotion.FLOAT)
-@in_double
 def polygamma(n: int, self: jax.Array) -> jax.Array:
+    return in_double(partial(_polygamma, _zeta_of(self)))(n, self)
+
+
+def _polygamma(of_positive: Callable[[jax.Array, jax.Array], jax.Array], n: int, self: jax.Array) -> jax.Array:
     if n == 0:
         return _digamma(self)
     sign = -1.0 if n % 2 == 0 else 1.0
     factorial = float(np.exp(np.sum(np.log(np.arange(1, n + 1)))))
     mirrored = self <= 0
-    positive = sign * factorial * lax.zeta(jnp.full_like(self, n + 1), jnp.where(mirrored, 1 - self, self))
+    positive = sign * factorial * of_positive(jnp.full_like(self, n + 1), jnp.where(mirrored, 1 - self, self))
     if n == 1:  # XLA's sum has no limit; PyTorch returns none for higher derivatives either
         positive = jnp.where(self == np.inf, 0.0, positive)
     reflected = -sign * positive - _derivative_of_cotangent(n, self)
