@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from torch_xla._engine.lowering.convolutions import convolution, correlation, correlation_on_cpu
 from torch_xla._engine.lowering.convolutions.window import Window
 
@@ -93,6 +94,15 @@ def test_convolutions_and_their_gradients_agree_with_pytorch(case: tuple[Any, ..
     ours = apply_rule(aten.convolution_backward.default, *backward)
     for our, their in zip(ours, aten.convolution_backward.default(*backward), strict=True):
         assert_equal(our, their)
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_convolutions_of_64_bit_integers_on_a_tpu(case: tuple[Any, ...]) -> None:
+    """XLA has none there, but products and sums."""
+    operands = arguments(case, torch.int64)
+    ours = apply_rule(aten.convolution.default, *operands)
+    assert ours.dtype is torch.int64 and torch.equal(ours, aten.convolution.default(*operands))
 
 
 @pytest.mark.parametrize("case", CASES[1::4], ids=str)

@@ -464,6 +464,7 @@ def test_products_of_64_bit_integers_on_a_tpu() -> None:
     check_rule(aten.bmm.default, left, right)
     check_rule(aten.mv.default, left[0], right[0, :, 0])
     check_rule(aten.dot.default, left[0, 0], right[0, :, 0])
+    check_rule(aten._trilinear.default, left[0], right[0].T, left[1, 0], [1], [0], [0, 1], [2])
 
 
 @pytest.mark.parametrize(("platform", "is_spread", "sent"), [

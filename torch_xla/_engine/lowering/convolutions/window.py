@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..machinery.jax_sharding import spaced
@@ -54,18 +56,38 @@ class Window:
         return Window(self.kernel, self.base, padding, self.dilation, self.stride)
 
     def convolve(self, operand: jax.Array, kernel: jax.Array, groups: int) -> jax.Array:
-        """Convolve by XLA's own operation."""
+        """Convolve by XLA's own operation, which it lacks for 64-bit integers on a TPU."""
         spatial = "DHW"[-len(self.kernel) :]
-        return lax.conv_general_dilated(
-            operand,
-            kernel,
-            self.stride,
-            self.padding,
-            lhs_dilation=self.base,
-            rhs_dilation=self.dilation,
-            dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
-            feature_group_count=groups,
+
+        def at_once(operand: jax.Array, kernel: jax.Array) -> jax.Array:
+            return lax.conv_general_dilated(
+                operand,
+                kernel,
+                self.stride,
+                self.padding,
+                lhs_dilation=self.base,
+                rhs_dilation=self.dilation,
+                dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
+                feature_group_count=groups,
+            )
+
+        if operand.dtype not in (np.int64, np.uint64):
+            return at_once(operand, kernel)
+        products: jax.Array = lax.platform_dependent(
+            operand, kernel, tpu=partial(self._products_and_sums, groups), default=at_once
         )
+        return products
+
+    def _products_and_sums(self, groups: int, operand: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Add up, for each element of the kernel, its products with what it meets."""
+        (outputs, inputs), positions = kernel.shape[:2], self.positions(operand.shape[2:])
+        batch, ones = operand.shape[0], (1,) * len(positions)
+        total = jnp.zeros((batch, groups, outputs // groups, *positions), operand.dtype)
+        elements = product(*map(range, self.kernel))
+        for element, met in zip(elements, self.shifts(self.padded(operand), positions), strict=True):
+            factor = kernel[:, :, *element].reshape(1, groups, outputs // groups, inputs, *ones)
+            total += (met.reshape(batch, groups, 1, inputs, *positions) * factor).sum(3)
+        return total.reshape(batch, outputs, *positions)
 
     def padded(self, operand: jax.Array) -> jax.Array:
         """Return the operand with its margins, and with the zeros between its elements."""

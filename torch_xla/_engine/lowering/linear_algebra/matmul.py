@@ -356,8 +356,20 @@ def trilinear(
     ]
     kept = [dim for dim in range(total) if dim not in {s % total for s in sumdim}]
     accumulated = accumulation_dtype(i1.dtype)
-    # The CPU adds to zeros.
-    return jnp.einsum(i1, names[0], i2, names[1], i3, names[2], kept, preferred_element_type=accumulated) + 0
+
+    def at_once(i1: jax.Array, i2: jax.Array, i3: jax.Array) -> jax.Array:
+        return jnp.einsum(i1, names[0], i2, names[1], i3, names[2], kept, preferred_element_type=accumulated)
+
+    def products_and_sums(*operands: jax.Array) -> jax.Array:
+        expanded = (expand1, expand2, expand3)
+        first, second, third = (
+            jnp.expand_dims(each, tuple(dims)) for each, dims in zip(operands, expanded, strict=True)
+        )
+        return jnp.sum(first * second * third, tuple(sumdim))
+
+    if i1.dtype in (np.int64, np.uint64):
+        return lax.platform_dependent(i1, i2, i3, tpu=products_and_sums, default=at_once) + 0
+    return at_once(i1, i2, i3) + 0  # the CPU adds to zeros
 
 
 @lowers(aten._int_mm.default)
