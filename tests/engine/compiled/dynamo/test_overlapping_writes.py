@@ -113,3 +113,16 @@ def test_what_repeats() -> None:
     assert repeats(base.expand(2, 3)) and not repeats(base.expand(1, 3)) and not repeats(base[::2]) and not repeats(3)
     module = torch.fx.symbolic_trace(lambda x: x.expand(2, 3).add_(1))
     assert not overlapping_writes(module)  # nothing is known of its values
+
+
+TRANSFORMED: dict[str, Call] = {
+    "vmap": lambda x: torch.func.vmap(lambda row: (row * 1).add_(row[:1]))(x),
+    "grad": lambda x: torch.func.grad(lambda y: (y * 1).mul_(y).sum())(x),
+    "jacfwd": lambda x: torch.func.jacfwd(lambda y: (y * 2).add_(y))(x[0]),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_tensors_inside_a_transformation_have_no_memory_to_compare(name: str) -> None:
+    theirs = TRANSFORMED[name](_numbers())
+    assert torch.equal(torch.compile(TRANSFORMED[name], backend="openxla")(_numbers().to("xla")).cpu(), theirs)

@@ -170,6 +170,7 @@ tensor_use_count = torch.Tensor._use_count  # type: ignore[attr-defined]
 transforms_are_active = torch._C._are_functorch_transforms_active
 
 # Whether a tensor is a batch of gradients in a vectorized backward pass (`is_grads_batched=True`).
+has_storage = torch._C._has_storage  # a tensor that functorch wraps has none
 is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch.fx import GraphModule, Node
 
-from ...compat.names.torch import address_of, pytree
+from ...compat.names.torch import address_of, has_storage, pytree
 from ...ir.view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
 
 # `x += 1`, `x[0] = 1`
@@ -44,6 +44,8 @@ def _is_partial(value: object, other: object) -> bool:
     if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     if value.layout is not torch.strided or other.layout is not torch.strided or value.dtype is not other.dtype:
+        return False
+    if not (has_storage(value) and has_storage(other)):
         return False
     if address_of(value.untyped_storage()) != address_of(other.untyped_storage()):
         return False
