@@ -1,6 +1,7 @@
 """Symbols of a trace that the program keeps become the floats that they represent."""
 
 import gc
+import weakref
 from collections import deque, namedtuple
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_they_are_put_back_wherever_they_are_held(frozen: bool) -> None:
     }  # fmt: skip
     if frozen:
         gc.freeze()  # as a program may do, and as the names of its modules are
-    put_floats_back([number])
+    assert put_floats_back([weakref.ref(number)])
     assert held.pop("error").args == ("c", 1.5)
     assert held == {
         "itself": 1.5, "list": [0, 1.5], "deque": deque([1.5]), "set": {1.5, 2.0}, "tuple": (1.5, "a"),
@@ -63,5 +64,13 @@ def test_they_are_put_back_wherever_they_are_held(frozen: bool) -> None:
 @pytest.mark.parametrize("value", [0.0, -0.0, float("inf")])
 def test_the_float_is_the_same(value: float) -> None:
     held = [HostNumber(Notes(), value, "v0")]
-    put_floats_back(list(held))
+    put_floats_back([weakref.ref(number) for number in held])
     assert repr(held[0]) == repr(value) and type(held[0]) is float
+
+
+def test_objects_stay_frozen_where_no_frozen_one_holds_a_number() -> None:
+    gc.freeze()
+    held = [HostNumber(Notes(), 1.5, "v0")]
+    made = weakref.ref(held[0])
+    assert put_floats_back([made]) and not put_floats_back([made])
+    assert type(held[0]) is float and gc.get_freeze_count()

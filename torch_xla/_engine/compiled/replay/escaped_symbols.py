@@ -1,6 +1,7 @@
 """Replace symbolic floats that outlive their trace by plain floats."""
 
 import gc
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType
@@ -8,11 +9,25 @@ from types import CellType
 from .symbolic_floats import HostNumber
 
 
-def put_floats_back(numbers: Sequence[HostNumber]) -> None:
-    """Replace each of these numbers by its value in every collection, attribute, closure and error that holds it."""
-    gc.unfreeze()  # a search leaves out frozen holders, as the names of a module may be
-    for holder in gc.get_referrers(*numbers):
+def put_floats_back(made: Sequence[weakref.ref[HostNumber]]) -> bool:
+    """Replace each number that is alive by its value in every collection, attribute, closure and error that holds it.
+
+    Returns whether there was one.
+    """
+    if not _put_back_in_holders(made):
+        return False
+    if any(each() is not None for each in made):
+        gc.unfreeze()  # the search has left out frozen holders, as the names of a module may be
+        _put_back_in_holders(made)
+    return True
+
+
+def _put_back_in_holders(made: Sequence[weakref.ref[HostNumber]]) -> bool:
+    numbers = [number for number in (each() for each in made) if number is not None]
+    found = bool(numbers)
+    for holder in gc.get_referrers(*numbers):  # the list is one
         _put_back(holder, _plain)
+    return found
 
 
 def _plain(value: object) -> object:

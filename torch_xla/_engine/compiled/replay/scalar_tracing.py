@@ -203,10 +203,8 @@ class HostTrace:
         self._entries.clear()
         self._read.clear()
         self._compared.clear()
-        kept = [number for made in self._made if (number := made()) is not None]
-        if kept:
+        if put_floats_back(self._made):
             self.reasons.append("it keeps a number that the host computes")
-            put_floats_back(kept)
 
     @property
     def part(self) -> "HostPart":
