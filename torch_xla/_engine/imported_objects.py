@@ -24,10 +24,9 @@ _mark: list[object] = []
 
 
 def set_aside() -> None:
-    """Freeze the objects that are there, if imports have made them; if not, make them old.
+    """Freeze all objects, if imports have made them; if not, make them old.
 
-    The next collection would look at all new objects, as it does at each, and Python has not collected since the
-    import began.
+    Collection was off during the import, so all its objects are young, and the next collection would look at each.
     """
     if _is_import(sys._getframe(1)):
         freeze()
@@ -37,7 +36,7 @@ def set_aside() -> None:
 
 
 def freeze() -> None:
-    """Freeze what is there, without ever searching it."""
+    """Freeze all objects. Later calls of `alive` leave them out."""
     global _mark
     gc.freeze()
     _mark = []

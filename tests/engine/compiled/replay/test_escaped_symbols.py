@@ -74,3 +74,9 @@ def test_objects_stay_frozen_where_no_frozen_one_holds_a_number() -> None:
     made = weakref.ref(held[0])
     assert put_floats_back([made]) and not put_floats_back([made])
     assert type(held[0]) is float and gc.get_freeze_count()
+
+
+def test_nothing_is_searched_where_no_number_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [weakref.ref(HostNumber(Notes(), 1.5, "v0"))]
+    monkeypatch.setattr(gc, "get_referrers", None)
+    assert not put_floats_back(made) and not put_floats_back([])

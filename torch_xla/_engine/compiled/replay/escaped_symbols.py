@@ -24,10 +24,11 @@ def put_floats_back(made: Sequence[weakref.ref[HostNumber]]) -> bool:
 
 def _put_back_in_holders(made: Sequence[weakref.ref[HostNumber]]) -> bool:
     numbers = [number for number in (each() for each in made) if number is not None]
-    found = bool(numbers)
+    if not numbers:  # most calls keep none, and a search goes through all objects
+        return False
     for holder in gc.get_referrers(*numbers):  # the list is one
         _put_back(holder, _plain)
-    return found
+    return True
 
 
 def _plain(value: object) -> object:

@@ -289,7 +289,7 @@ def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: di
         raise refusal
 
 
-def refuse_numbers(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_but_for_zeros(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Do as `refuse_if_the_cpu_does`, but for what the CPU says of the zeros it was asked with: `300 % bytes`."""
     try:
         refuse_if_the_cpu_does(operator, args, kwargs)

@@ -180,6 +180,6 @@ def check(limits: Limits, operator: Operator, args: tuple[object, ...], kwargs: 
         return
     beyond = tuple(None if limits.holds(number) else number for number in numbers)
     if beyond not in limits.taken:
-        cpu_errors.refuse_numbers(operator, args, kwargs)
+        cpu_errors.refuse_but_for_zeros(operator, args, kwargs)
         if len(limits.taken) < _REMEMBERED:
             limits.taken.add(beyond)
