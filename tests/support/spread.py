@@ -98,6 +98,13 @@ def results_are_where_xla_puts_them_and_are_right() -> None:
     assert placement.sharding_of(y) == BOTH
 
 
+def a_step_without_inputs_is_computed_on_every_device() -> None:
+    made = torch.arange(16.0, device="xla:0").view(4, 4).mm(torch.ones(4, 4, device="xla:0"))
+    torch_xla.sync()
+    assert len(_shards(made)) == 4
+    assert torch.equal(made.cpu(), torch.arange(16.0).view(4, 4).mm(torch.ones(4, 4)))
+
+
 def a_constraint_in_the_middle_holds() -> None:
     x = torch.arange(32.0).view(8, 4).to("xla")
     y = placement.constrained(x * 2, ALL) + 1

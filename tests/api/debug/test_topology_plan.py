@@ -68,6 +68,23 @@ def test_memory_and_work_are_the_compilers(on_v5e: StepPlan) -> None:
     assert second.peak == second.held.all + second.passing + second.sizes.intermediate + second.sizes.code
 
 
+def made_of_nothing() -> torch.Tensor:
+    rows = torch.arange(64.0, device="xla").view(8, 8)
+    return rows @ rows.t()
+
+
+@pytest.mark.parametrize("topology", [
+    pytest.param("v5e:1x1", marks=needs_tpu_compiler), pytest.param("v5e:2x2", marks=needs_tpu_compiler),
+    pytest.param("h100:4", marks=needs_gpu_compiler),
+])  # fmt: skip
+def test_a_step_without_inputs_is_compiled_for_the_devices_that_are_meant(topology: str) -> None:
+    planned = plan(made_of_nothing, topology=topology, steps=1)
+    (program,) = planned.programs
+    assert ("T(8,128)" in program.text) == ("v5e" in topology)
+    assert ("force_earliest_schedule" in program.text) == ("h100" in topology)  # of a GPU program
+    assert (f"num_partitions={planned.devices}" in program.text) == (planned.devices > 1)
+
+
 @needs_tpu_compiler
 def test_cycles_are_of_lines_and_modules(on_v5e: StepPlan) -> None:
     program = on_v5e.programs[1]
@@ -209,7 +226,7 @@ def test_a_value_that_follows_from_the_program_can_be_read() -> None:
         counts = torch.arange(4, device="xla")
         return torch.ones(int(counts.sum().item()), 3, device="xla") * 2
 
-    assert "f32[6,3]" in plan(step, topology="v5e:1x1", steps=1).programs[0].text
+    assert "f32[6,3]" in plan(step, topology="v5e:1x1", steps=1).programs[-1].text
 
 
 @needs_tpu_compiler

@@ -158,6 +158,8 @@ def lowered(
         described: Sequence[Any] = found.inputs
         if target.axis is not None:
             function, described = shard_mapped.of_each(function, found.inputs, found.outputs, target)
+        elif target.is_spread and not described and all(each.sharding is None for each in found.outputs):
+            function = _naming_devices(function, target)
         options: Any = options_for(target)
         # Without an input nothing else names a topology's device, and JAX would compile for one of its own.
         is_named = target.is_spread or (target.is_compile_only and not described)
@@ -220,6 +222,20 @@ def as_function(
         if not carriers:
             return tuple(results)
         return tuple(_with_padding(one, carrier) for one, carrier in zip(results, carriers, strict=True))
+
+    return program
+
+
+def _naming_devices(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
+    """Return a function without arguments as one that names the devices of `target`.
+
+    JAX compiles for the devices of the shardings it finds. Where XLA chooses how each result is divided there is none,
+    and the program would be one for JAX's own first device. XLA drops the constant.
+    """
+
+    def program() -> Any:
+        jax.lax.with_sharding_constraint(np.False_, target.everywhere)
+        return function()
 
     return program
 

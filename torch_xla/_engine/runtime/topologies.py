@@ -77,6 +77,8 @@ def devices_of(topology: Topology) -> tuple[jax.Device, ...]:
     """
     is_gpu = bool(topology.target_config) or topology.kind in TEXTS
     _require(is_gpu)
+    with client_environment():
+        jax.devices("cpu")  # JAX finds its plugins once in a process, when it starts: here, or at the first compilation
     try:
         found = _gpus(topology) if is_gpu else _tpus(topology)
     except jax.errors.JaxRuntimeError as error:
@@ -108,8 +110,6 @@ def _tpus(topology: Topology) -> topologies.TopologyDescription:
 
 
 def _gpus(topology: Topology) -> topologies.TopologyDescription:
-    with client_environment():
-        jax.devices("cpu")  # JAX finds its plugins once in a process, when it starts
     shape = [int(side) for side in topology.name.partition(":")[2].split("x")]
     count = functools.reduce(int.__mul__, shape)
     hosts = 1 if count <= _GPUS_PER_HOST else count // _GPUS_PER_HOST
