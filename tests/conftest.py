@@ -22,6 +22,7 @@ from torch_xla._engine.compile import program_cache
 from torch_xla._engine.compile.disk import cache_folder
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
+from torch_xla._engine.planning import mesh_in_use
 from torch_xla._engine.processes import spmd_mode
 from torch_xla._engine.step.sync import sync_device
 from torch_xla._engine.tensor.device import existing_devices
@@ -158,8 +159,9 @@ def compiled_as_for_users(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def spmd_is_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs cannot turn it off; with the one device that tests have it changes nothing else."""
+    """Programs cannot turn it off; with the one device that tests have it changes nothing else. No mesh is default."""
     monkeypatch.setattr(spmd_mode, "_asked", False)
+    monkeypatch.setattr(mesh_in_use, "_default", None)
     monkeypatch.setenv("XLA_USE_SPMD", "")  # so that what a test sets is taken back
     monkeypatch.delenv("XLA_USE_SPMD")
 

@@ -11,8 +11,7 @@ from torch_xla._engine.planning.collective_axes import NamedMesh
 
 
 @pytest.fixture(autouse=True)
-def no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_in_use, "_default", None)
+def no_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_in_use, "_latest", None)
 
 
