@@ -1,12 +1,14 @@
 """Measure what planning a step costs on this machine, by the number of devices that it is planned for.
 
     python -m benchmarks.planned_devices [--counts 1,8,256,1024,8192] [--layers 4] [--write docs/benchmarks.md]
+    python -m benchmarks.planned_devices --topologies v5p:1x1x1,v5p:2x2x1,v5p:8x8x4,v5p:8x8x16,v5p:16x16x32
 
 For each number a process of its own plans three steps of an MLP with AdamW, its parameters divided over virtual devices
-(FSDP) and a batch of as many rows as the largest number. By processor time, "recording" is that of the last step, and
-"plan" all: recording, keys, lowering, compiling by XLA, and reading the compiled programs; "compiling" is the part of
-lowering and XLA by the clock. "Memory" is the most that the process had. One device divides nothing, so its program has
-no collectives. Virtual devices are those of one process; `many_processes` measures what several say to each other.
+(FSDP) and a batch of as many rows as the largest number; for each topology over its devices, by the TPU's compiler. By
+processor time, "recording" is that of the last step, and "plan" all: recording, keys, lowering, compiling by XLA, and
+reading the compiled programs. By the clock, "compiling" is the part of lowering and XLA, and "besides" all but that.
+"Memory" is the most that the process had. One device divides nothing, so its program has no collectives. Virtual
+devices are those of one process; `many_processes` measures what several say to each other.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +27,9 @@ from torch import nn
 import torch_xla.debug
 import torch_xla.distributed.spmd as xs
 from benchmarks import machine, page
+from torch_xla._engine.runtime.topologies import devices_of, named
 
-HEADING = "## Plans of many devices"
+HEADINGS = {"counts": "## Plans of many devices", "topologies": "## Plans of many TPUs"}
 WIDTH, LARGEST = 1024, 8192
 
 
@@ -61,24 +65,39 @@ class Training:
             xs.mark_sharding(tensor, self.mesh, ("fsdp",) + (None,) * (tensor.dim() - 1))
 
 
-def alone(devices: int, layers: int) -> dict[str, float]:
-    """Plan for a number of devices in this process."""
+def alone(name: str, layers: int) -> dict[str, float]:
+    """Plan in this process, for a number of virtual devices or for the devices of a topology."""
+    where: dict[str, Any] = {"devices": int(name)} if name.isdigit() else {"topology": name}
+    devices = int(name) if name.isdigit() else len(devices_of(named(name)))
     training = Training(devices, layers)
-    begun = time.process_time()
-    plan = torch_xla.debug.plan(training, steps=3, devices=devices)
+    begun, started = time.process_time(), time.perf_counter()
+    plan = torch_xla.debug.plan(training, steps=3, **where)
+    used, passed = time.process_time() - begun, time.perf_counter() - started
+    compiling = sum(program.compile_seconds for program in plan.programs)
     return {
-        "recording": training.recording, "plan": time.process_time() - begun,
-        "compiling": sum(program.compile_seconds for program in plan.programs),
-        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "devices": devices, "recording": training.recording, "plan": used, "compiling": compiling,
+        "besides": passed - compiling, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "collectives": sum(each.count for each in plan.programs[-1].work.collectives),
     }  # fmt: skip
+
+
+def row(name: str, found: dict[str, float], first: dict[str, float]) -> list[str]:
+    """Return a line of the table: what was found, and its ratios to the first."""
+    against = {each: f"{found[each] / first[each]:.2f}" for each in ("recording", "plan", "memory")}
+    return [
+        *([] if name.isdigit() else [name]), f"{int(found['devices']):,}",
+        f"{found['recording'] * 1e3:.1f} ms", against["recording"], f"{found['plan']:.1f} s", against["plan"],
+        f"{found['compiling']:.1f} s", f"{found['besides']:.1f} s", f"{found['memory']:.0f} MiB", against["memory"],
+        f"{found['collectives']:.0f}",
+    ]  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", default="1,8,256,1024,8192")
+    parser.add_argument("--topologies", default="")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--alone", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", default="", help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     if given.alone:
@@ -88,26 +107,16 @@ def main() -> None:
     rows: list[list[str]] = []
     first: dict[str, float] = {}
     with machine.watched() as disturbance:
-        for count in given.counts.split(","):
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.planned_devices",
-                "--layers",
-                str(given.layers),
-                "--alone",
-                count,
-            ]
-            found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        for name in (given.topologies or given.counts).split(","):
+            command = [sys.executable, "-m", "benchmarks.planned_devices", "--layers", str(given.layers)]
+            done = subprocess.run([*command, "--alone", name], check=True, stdout=subprocess.PIPE, text=True)
+            found = json.loads(done.stdout)
             first = first or found
-            against = [f"{found[name] / first[name]:.2f}" for name in ("recording", "plan", "memory")]
-            rows.append([
-                f"{int(count):,}", f"{found['recording'] * 1e3:.1f} ms", against[0],
-                f"{found['plan']:.1f} s", against[1], f"{found['compiling']:.1f} s",
-                f"{found['memory']:.0f} MiB", against[2], f"{found['collectives']:.0f}",
-            ])  # fmt: skip
-    header = ["devices", "recording", "/ first", "plan", "/ first", "compiling", "memory", "/ first", "collectives"]
-    page.publish(given.write, HEADING, "planned_devices", __doc__, page.table(header, rows), disturbance=disturbance)
+            rows.append(row(name, found, first))
+    figures = ["recording", "/ first", "plan", "/ first", "compiling", "besides", "memory", "/ first", "collectives"]
+    header = [*(["topology"] if given.topologies else []), "devices", *figures]
+    heading = HEADINGS["topologies" if given.topologies else "counts"]
+    page.publish(given.write, heading, "planned_devices", __doc__, page.table(header, rows), disturbance=disturbance)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,19 @@ ROWS, COLUMNS = [[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]]
     ("source_target_pairs={{0,1},{1,2},{2,3},{3,0}}", [[0, 1], [1, 2], [2, 3], [3, 0]], "model"),
 ])  # fmt: skip
 def test_groups_and_their_axes(attributes: str, groups: list[list[int]], axes: str) -> None:
-    assert groups_of(collective(attributes)) == groups
+    (found,) = groups_of(collective(attributes))
+    assert found.tolist() == groups
     assert axes_of(collective(attributes), MESH) == axes
+
+
+def test_groups_may_have_different_sizes() -> None:
+    unequal = collective("replica_groups={{0,1,2},{4,5},{3},{6,7}}")
+    assert sorted(each.tolist() for each in groups_of(unequal)) == [[[0, 1, 2]], [[3]], [[4, 5], [6, 7]]]
+    assert axes_of(unequal, MESH, [0, 0, 0, 0, 1, 1, 1, 1]) == "model"
+    assert (
+        axes_of(collective("replica_groups={{0,4,1},{2,3}}"), MESH, [0, 0, 0, 0, 1]) == "data × model, between slices"
+    )
+    assert axes_of(collective("replica_groups={{0,4,1},{2,3}}"), None, [0, 0, 0, 1]) == "between slices"
 
 
 def test_a_mesh_may_number_its_devices_in_another_order() -> None:

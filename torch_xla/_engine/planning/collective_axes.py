@@ -1,5 +1,6 @@
 """Find the mesh axes that a collective travels along, from the groups of devices in XLA's text."""
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -41,22 +42,29 @@ def axes_of(instruction: Instruction, mesh: NamedMesh | None, slices: Sequence[i
     if not groups:
         return ""
     found = _along(groups, mesh) if mesh is not None else ""
-    crosses = any(len({slices[each] for each in group if each < len(slices)}) > 1 for group in groups)
+    crosses = len(set(slices)) > 1 and any(_differ(_slices_of(group, slices)).any() for group in groups)
     return ", ".join(part for part in (found, "between slices" if crosses else "") if part)
 
 
-def groups_of(instruction: Instruction) -> list[list[int]]:
-    """Return the devices that take part together; for a permutation, source and target of each message."""
+def groups_of(instruction: Instruction) -> list[np.ndarray]:
+    """Return the devices that take part together, as the rows of one array for the groups of each size.
+
+    For a permutation a row has the source and the target of a message.
+    """
     text = instruction.attributes
     named = _NAMED.search(text)
     if named:
-        return _of_mesh(named)
+        return [_of_mesh(named)]
     counted = _COUNTED.search(text)
     if counted:
         devices = _permuted(counted[2], counted[3]).reshape(_numbers(counted[1]))
-        return [list(map(int, group)) for group in devices.reshape(-1, devices.shape[-1])]
+        return [devices.reshape(-1, devices.shape[-1])]
     listed = _LISTED.search(text)
-    return [_numbers(each) for each in re.findall(r"\{([\d,]+)\}", listed[1])] if listed else []
+    by_size: dict[int, list[list[int]]] = {}
+    for each in re.findall(r"\{([\d,]+)\}", listed[1]) if listed else ():
+        group = _numbers(each)
+        by_size.setdefault(len(group), []).append(group)
+    return [np.array(groups) for groups in by_size.values()]
 
 
 def _numbers(text: str) -> list[int]:
@@ -69,7 +77,7 @@ def _permuted(dims: str, order: str | None) -> np.ndarray:
     return devices.transpose(_numbers(order)) if order else devices
 
 
-def _of_mesh(named: re.Match[str]) -> list[list[int]]:
+def _of_mesh(named: re.Match[str]) -> np.ndarray:
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", named[1])}
     count = math.prod(sizes.values())
     devices = _permuted(named[2], named[3]) if named[2] else np.arange(count)
@@ -91,16 +99,30 @@ def _of_mesh(named: re.Match[str]) -> list[list[int]]:
         shape.append(size // done)
     still = [place for place in range(len(shape)) if place not in moving]
     members = math.prod(shape[place] for place in moving)
-    ordered = devices.reshape(shape).transpose([*still, *moving]).reshape(-1, members)
-    return [list(map(int, group)) for group in ordered]
+    return devices.reshape(shape).transpose([*still, *moving]).reshape(-1, members)
 
 
-def _along(groups: Sequence[Sequence[int]], mesh: NamedMesh) -> str:
-    places = {device: np.unravel_index(place, mesh.shape) for place, device in enumerate(mesh.devices)}
-    if any(device not in places for group in groups for device in group):
+def _slices_of(group: np.ndarray, slices: Sequence[int]) -> np.ndarray:
+    """Return the slice of each device; a device without one is where the first of its group is."""
+    known = np.where(group < len(slices), group, group[:, :1])
+    return np.array(slices)[np.minimum(known, len(slices) - 1)]
+
+
+def _differ(rows: np.ndarray) -> np.ndarray:
+    """Return for each row whether its elements differ."""
+    return np.asarray((rows != rows[:, :1]).any(axis=1))
+
+
+def _along(groups: Sequence[np.ndarray], mesh: NamedMesh) -> str:
+    places = _places(mesh)
+    if any(group.max() >= len(places) for group in groups):
         return ""
-    moving: set[int] = set()
-    for group in groups:
-        coordinates = np.array([places[device] for device in group])
-        moving.update(int(axis) for axis in np.flatnonzero((coordinates != coordinates[0]).any(axis=0)))
-    return " × ".join(mesh.names[axis] for axis in sorted(moving))
+    coordinates = [np.unravel_index(places[group], mesh.shape) for group in groups]
+    moving = [name for axis, name in enumerate(mesh.names) if any(_differ(along[axis]).any() for along in coordinates)]
+    return " × ".join(moving)
+
+
+@functools.lru_cache(maxsize=8)
+def _places(mesh: NamedMesh) -> np.ndarray:
+    """Return the place in the mesh of each device."""
+    return np.argsort(np.array(mesh.devices))

@@ -177,7 +177,7 @@ def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
 
 def sizes_and_work(program: Program, numbers: Sequence[float | int]) -> tuple[Sizes, Work]:
     """Return a program's memory and work."""
-    return sizes_of(program, numbers), work_of(_modules(program, numbers)[1])
+    return sizes_of(program, numbers), work_of(_modules(program, numbers)[2])
 
 
 def _compiled(
@@ -189,7 +189,7 @@ def _compiled(
     except jax.errors.JaxRuntimeError as error:
         raise _too_large(error, program) from error
     seconds = time.perf_counter() - start
-    parts, modules = _modules(program, numbers)
+    parts, texts, modules = _modules(program, numbers)
     placed = program.placed(numbers)
     line = next((line for line in reversed(lines) if line is not None), None)
     planning.sizes.learn(modules)
@@ -198,7 +198,7 @@ def _compiled(
     found.cycles = cycles_of(modules)
     found.donated = len(program.donated)
     found.code = sizes.code if program.target.platform == "tpu" else 0
-    found.text = "\n".join(each.as_text() for each in parts)
+    found.text = "\n".join(texts)
     return _Compiled(found, [*_waiting(program, numbers), *_intermediates(parts, modules)], placed)
 
 
@@ -215,14 +215,18 @@ def _too_large(error: Exception, program: Program) -> Exception:
     )
 
 
-def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[Module]]:
+def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[str], list[Module]]:
+    """Return the executables of a program, their texts, and what these say."""
     parts = program.parts(numbers)
-    return [executable for executable, _ in parts], [parse_module(each.as_text(), times) for each, times in parts]
+    texts = [each.as_text() for each, _ in parts]  # of thousands of devices each takes long to write
+    modules = [parse_module(text, times) for text, (_, times) in zip(texts, parts, strict=True)]
+    return [executable for executable, _ in parts], texts, modules
 
 
 def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[Large]:
     """Return the intermediate values of a compiled program at its peak, the largest first; equal ones together."""
-    return _largest([*_waiting(program, numbers), *_intermediates(*_modules(program, numbers))])
+    executables, _, modules = _modules(program, numbers)
+    return _largest([*_waiting(program, numbers), *_intermediates(executables, modules)])
 
 
 def _intermediates(executables: Sequence[object], modules: Sequence[Module]) -> list[Large]:

@@ -17,6 +17,7 @@ from .manual_regions import reduce_scatter as reduce_scatter_manual
 from .op_shardings import op_sharding_of, sharding_as
 from .op_shardings import text_of as sharding_text
 from .op_shardings import uploaded as uploaded_by_spec
+from .placement import DeviceIds as DeviceIds
 from .placement import annotate as annotate_sharding
 from .placement import clear as clear_sharding
 from .placement import constrained as constrained_to_sharding

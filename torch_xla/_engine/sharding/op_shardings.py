@@ -10,9 +10,9 @@ from ..runtime.device_assignment import Target
 from ..tensor.device import Device
 from ..tensor.storage import value_of, wrap
 from ..tensor.upload import upload
+from .placement import DeviceIds, sharding_over
 from .placement import foreseen as foreseen_sharding
 from .placement import is_said as is_sharding_known
-from .placement import sharding_over
 
 
 def op_sharding_of(tensor: torch.Tensor) -> OpSharding:
@@ -63,6 +63,6 @@ def _sharding_on(device: Device, rank: int, op_sharding: OpSharding) -> Sharding
         raise RuntimeError(
             f"{op_sharding} does not describe a tensor of {rank} dimensions on the {count} devices of this program"
         )
-    ids = tuple(int(index) for index in tiles.ravel())
+    ids = DeviceIds(tiles.ravel().tolist())
     dims = tuple((axis,) for axis in range(tiles.ndim - 1))
     return sharding_over(device, ids, tiles.shape, dims)

@@ -1,5 +1,6 @@
 """Divide the values of tensors among the devices behind one ordinal."""
 
+import functools
 import warnings
 
 import torch
@@ -11,6 +12,7 @@ from ..ir.tape import Value
 from ..lowering.machinery.jax_sharding import lies_on, of_array, over_mesh
 from ..processes import spmd_mode
 from ..runtime import platform
+from ..runtime.device_assignment import Target
 from ..step import pending_graph
 from ..step.schedule import clear_schedules
 from ..step.sync import materialise, sync_device
@@ -65,18 +67,32 @@ def use_all_devices() -> None:
         )
 
 
+class DeviceIds(tuple[int, ...]):
+    """Numbers of devices, hashed once: thousands of them may be looked up at each mark.
+
+    >>> DeviceIds([0, 1]) == (0, 1)
+    True
+    """
+
+    _hash: int | None = None
+
+    def __hash__(self) -> int:
+        """Return the hash of the tuple of the numbers."""
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+
 def sharding_over(
-    device: Device, ids: tuple[int, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...]
+    device: Device, ids: DeviceIds, shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...]
 ) -> Sharding | None:
     """Return the sharding of values of `device` that divides dimensions along these axes of a mesh.
 
     The mesh has the devices with these `ids` in a grid of `shape`. If its order does not fit the order of the devices
     behind the ordinal, and no tensor was marked before, the devices are reordered.
     """
-    there = platform.all_devices()
-    chosen = tuple(map(there.__getitem__, ids))  # of thousands perhaps, at each mark
     try:
-        return over_mesh(chosen, shape, dims, device.target)
+        return _over_devices(ids, shape, dims, device.target)
     except NotImplementedError as error:
         if device.marks:
             raise ValueError(
@@ -87,7 +103,15 @@ def sharding_over(
     with LOCK:
         sync_device(device)
         spread(device, ids)
-    return over_mesh(chosen, shape, dims, device.target)
+    return _over_devices(ids, shape, dims, device.target)
+
+
+@functools.lru_cache(maxsize=4096)
+def _over_devices(
+    ids: DeviceIds, shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...], target: Target
+) -> Sharding | None:
+    there = platform.all_devices()
+    return over_mesh(tuple(map(there.__getitem__, ids)), shape, dims, target)
 
 
 def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:

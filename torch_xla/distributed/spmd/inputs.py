@@ -7,7 +7,7 @@ from ..._engine.metrics import counter
 from ..._engine.processes import process_count
 from ..._engine.tensor import Device, upload_value
 from ..._engine.tensor import wrap_value as wrap
-from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
+from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program, ids_of
 from .tensor_sharding import hashable, parts_along
 
 # Counts batches that the devices cannot share evenly and that are padded in memory.
@@ -33,5 +33,5 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
                     f"{parts} parts do not divide. Give every process equal batches (drop_last=True)."
                 )
             _uneven.value += 1
-    sharding = _sharding.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
+    sharding = _sharding.sharding_over(device, ids_of(mesh), mesh.mesh_shape, dims)
     return wrap(upload_value(t, device, sharding, minibatch))

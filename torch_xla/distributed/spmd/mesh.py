@@ -9,7 +9,7 @@ from typing import cast
 import jax
 import numpy as np
 
-from ..._engine import planning, runtime
+from ..._engine import planning, runtime, sharding
 from ..._engine.errors import MeshError
 from ..._engine.ir import Dims, OpSharding, dims_of, literal, tiling
 
@@ -50,6 +50,7 @@ class Mesh:
         self.mesh_shape = tuple(int(side) for side in mesh_shape)
         self.axis_names = None if axis_names is None else tuple(axis_names)
         numbers, names = self.device_ids.tolist(), self.axis_names
+        self._ids = sharding.DeviceIds(numbers)
         self._op_shardings: dict[Dims, OpSharding] = {}
         planning.note_mesh(self)
         self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
@@ -135,7 +136,16 @@ class Mesh:
 
     @functools.cached_property
     def _key(self) -> tuple[object, ...]:
-        return tuple(self.device_ids.tolist()), self.mesh_shape, self.axis_names
+        return self._ids, self.mesh_shape, self.axis_names
+
+
+def ids_of(mesh: Mesh) -> sharding.DeviceIds:
+    """Return the numbers of a mesh's devices, in its order.
+
+    >>> ids_of(Mesh([0, 1], (2,)))
+    (0, 1)
+    """
+    return mesh._ids
 
 
 class HybridMesh(Mesh):

@@ -8,7 +8,7 @@ from ..._engine import runtime, sharding
 from ..._engine.errors import MeshError
 from ..._engine.ir import Dims, Sharding
 from ..._engine.tensor import value_of
-from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
+from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program, ids_of
 
 
 def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Dims | None:
@@ -57,7 +57,7 @@ def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:
     """Return the engine's sharding of `t` by the axes `dims`."""
     mesh.op_sharding_along(dims)  # counted as PyTorch/XLA counts it
     device = value_of(t).device
-    return sharding.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
+    return sharding.sharding_over(device, ids_of(mesh), mesh.mesh_shape, dims)
 
 
 def hashable(partition_spec: PartitionSpec) -> PartitionSpec:

@@ -52,7 +52,7 @@ def _is_spread(tensor: Tensor) -> bool:
 
 
 def _over(tensor: Any, ids: tuple[int, ...], shape: tuple[int, ...], dims: Dims) -> Sharding | None:
-    return placement.sharding_over(value_of(tensor).device, ids, shape, dims)
+    return placement.sharding_over(value_of(tensor).device, placement.DeviceIds(ids), shape, dims)
 
 
 def register_marking() -> None:
