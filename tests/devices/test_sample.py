@@ -1,4 +1,4 @@
-"""A sample of what `make test-devices` compiles for machines that are not here; the rest takes half an hour."""
+"""Compile a sample of the parts of `make test-devices` for a TPU that is not here. All parts take half an hour."""
 
 import os
 import subprocess

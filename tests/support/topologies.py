@@ -1,4 +1,4 @@
-"""Tests of what is for a device that is not here.
+"""Tests for a device that is not here.
 
 Those that need XLA's compiler for it are skipped without it, with the command. Values of the forms that a TPU gets can
 be computed on the CPU too.
