@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from torch.distributed.checkpoint import CheckpointException
+
 from tests.support import compiler, forked
 from torch_xla._engine.distributed import process_launch
 
@@ -113,7 +115,7 @@ def _serve(index: int, ends: list[Connection], as_users: bool) -> None:
         faulthandler.dump_traceback_later(seconds + 60, exit=True)
         try:
             answer: Any = True, getattr(importlib.import_module(module), name)(*args)
-        except Exception:
+        except (Exception, CheckpointException):  # a checkpoint's error is no `Exception`
             answer = False, traceback.format_exc()
         finally:
             faulthandler.cancel_dump_traceback_later()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
 
 import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend)
 from tests.support import fleet
@@ -39,6 +40,15 @@ def test_what_did_not_connect_runs_once_more_and_is_told(tmp_path: Path) -> None
 
 def failing_always(text: str) -> None:
     raise RuntimeError(text)
+
+
+def loading_what_is_not_there(folder: str) -> None:
+    dist.checkpoint.load({"w": torch.zeros(1)}, checkpoint_id=folder, no_dist=True)
+
+
+def test_the_error_of_a_checkpoint_is_told(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"in process 0 of 1: Traceback[\s\S]*CheckpointException"):
+        fleet_of(1).run(loading_what_is_not_there, str(tmp_path / "nothing"))
 
 
 def failing_in_the_second(text: str) -> float:
