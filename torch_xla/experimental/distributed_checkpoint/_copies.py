@@ -1,4 +1,4 @@
-"""Copy arrays that a training waits for, into large pages and by all processors; write them by a thread that gives way."""
+"""Copy what a training waits for, into large pages and by all processors; threads that write files give way to it."""
 
 import mmap
 import os
