@@ -1,7 +1,5 @@
-"""The copy that a training waits for: into memory that stays, and by several threads; the thread that writes."""
+"""The copy that a training waits for: into memory that stays, and by several threads."""
 
-import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -97,14 +95,3 @@ def test_what_a_slow_disk_has_not_is_not_written_over(tmp_path: Path, monkeypatc
     for step in (1, 2, 3):
         manager.restore(step, into)
         assert into["w"].eq(step).all()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
-def test_the_thread_that_writes_gives_way_and_the_others_do_not() -> None:
-    def niceness() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    before = niceness()
-    with _copies.writing_thread("checkpoints") as writer:
-        assert writer.submit(niceness).result() == 10
-    assert niceness() == before

@@ -1,9 +1,6 @@
-"""Copy what a training waits for, into large pages and by all processors; threads that write files give way to it."""
+"""Copies of arrays that a training waits for: into large pages, by all processors."""
 
 import mmap
-import os
-import sys
-import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +10,6 @@ import torch
 
 _ALIGNED = 64
 _PIECE = 1 << 22  # bytes that a thread copies at a time
-_NICENESS = 10  # a tenth of a processor is left for the thread while another thread uses it
 
 
 def room(size: int) -> torch.Tensor:
@@ -71,20 +67,6 @@ def copy_all(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         for _ in threads.map(lambda piece: np.copyto(*piece), pieces):
             pass
-
-
-def writing_thread(name: str) -> ThreadPoolExecutor:
-    """Return a thread for what no one waits for: it has little of a processor that the training wants.
-
-    Linux alone has priorities of threads. The threads that it starts have its priority.
-    """
-    return ThreadPoolExecutor(1, name, initializer=_give_way)
-
-
-def _give_way() -> None:
-    if sys.platform == "linux":
-        with suppress(OSError):  # a sandbox without priorities
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _pieces(to: np.ndarray, source: np.ndarray) -> Iterable[tuple[np.ndarray, np.ndarray]]:

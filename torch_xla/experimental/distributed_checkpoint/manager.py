@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from ..._engine import metrics, processes
 from ..._engine.processes import process_count, process_index
 from ..._engine.quiet_calls import quiet
-from ._copies import Room, writing_thread
+from ._copies import Room
 from ._helpers import _frozen_state_dict, _sharded_cpu_state_dict
 from ._memory import Copied, Memory
 from ._messages import Messages
@@ -124,7 +124,7 @@ class CheckpointManager:
         self._finish_keeping()
         copied = self._memory.copy(step, state_dict)
         if self._memory_worker is None:
-            self._memory_worker = writing_thread("memory")
+            self._memory_worker = ThreadPoolExecutor(1, "memory")
         self._keeping = self._memory_worker.submit(self._memory.finish, copied)
         return copied
 
@@ -157,7 +157,7 @@ class CheckpointManager:
             if due.path:
                 self._finish(self._most_pending - 1)
                 if self._worker is None:
-                    self._worker = writing_thread("checkpoints")
+                    self._worker = ThreadPoolExecutor(1, "checkpoints")
                 if kept:
                     self._pending.append(self._worker.submit(self._save, step, Memory.to_save(kept, state_dict)))
                     kept.slot.reader = self._pending[-1]
