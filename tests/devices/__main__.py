@@ -2,6 +2,7 @@
 
     python -m tests.devices                             all but the operators, for v5e and H100
     python -m tests.devices operators --on v5e --every 10 --dtype int64
+    python -m tests.devices operators --on h100 --begin linalg.svd --together 1
     make test-devices ARGS="models --on v6e,h100"
 
 It needs the compilers: `pip install 'torch_xla[plan-tpu,plan-cuda12]'`. The exit status is 1 if a case fails.
@@ -10,13 +11,15 @@ It needs the compilers: `pip install 'torch_xla[plan-tpu,plan-cuda12]'`. The exi
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import dropwhile, islice
 
 import torch
 
 from tests.devices.case import Case
-from tests.devices.parts import PARTS, operators
+from tests.devices.operators import failures, operators
+from tests.devices.parts import PARTS
 from torch_xla import debug
 
 # The topologies, by the number of devices.
@@ -50,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--on", default="v5e,h100", help=f"some of {', '.join(TARGETS)} (default: v5e,h100)")
     parser.add_argument("--every", type=int, default=1, help="each how many-th case (default: every one)")
     parser.add_argument("--dtype", default="float32", help="of the operators' samples (default: float32)")
+    parser.add_argument("--begin", default="", help="the first operator (default: the first of all)")
+    parser.add_argument("--together", type=int, default=12, help="so many operators in a program (default: 12)")
     options = parser.parse_args(arguments)
     parts = {**PARTS, "operators": partial(operators, getattr(torch, options.dtype))}
     failed = 0
@@ -58,17 +63,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if part in TPU_ONLY and not target.startswith("v"):
                 continue
             start, count, wrong = time.perf_counter(), 0, 0
-            for number, case in enumerate(parts[part]()):
-                if number % options.every == 0:
-                    count += 1
-                    print(f"{target} {part}: {case.name}", file=sys.stderr, flush=True)  # if it ends the process
-                    if said := compiled(case, target):
-                        wrong += 1
-                        print(f"  {case.name}: {said}", flush=True)
+            cases = islice(parts[part](), 0, None, options.every)
+            together = 1
+            if part == "operators":
+                cases, together = (
+                    dropwhile(lambda case: case.name != (options.begin or case.name), cases),
+                    options.together,
+                )
+            for group in batched(cases, together):
+                print(f"{target} {part}: {', '.join(case.name for case in group)}", file=sys.stderr, flush=True)
+                count += len(group)
+                for name, said in failures(group, partial(compiled, target=target)).items():
+                    wrong += 1
+                    print(f"  {name}: {said}", flush=True)
             seconds = time.perf_counter() - start
             print(f"{target:>5}  {part:<12} {count - wrong:>4} of {count} compile, {seconds:.0f} s", flush=True)
             failed += wrong
     return 1 if failed else 0
+
+
+def batched(cases: Iterable[Case], size: int) -> Iterator[list[Case]]:
+    """Yield the cases in lists of this size. (`itertools.batched` is newer than Python 3.11.)"""
+    remaining = iter(cases)
+    while batch := list(islice(remaining, size)):
+        yield batch
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils import _pytree as pytree
 
 import torch_xla.distributed.spmd as xs
 from benchmarks.models import Bert, Gpt2, Llama, ResNet
 from tests.devices.case import Case, has, training
 from tests.devices.layers import layers
 from tests.devices.networks import Images, Mixture, StateSpace, UNet
+from tests.devices.operators import operators
 from tests.devices.replicas import replicas
 from torch_xla.debug import StepPlan
 from torch_xla.experimental.custom_kernel import (
@@ -32,40 +32,6 @@ from torch_xla.experimental.custom_kernel import (
 )
 from torch_xla.experimental.splash_attention import SplashAttentionConfig, splash_attention
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
-
-
-def operators(dtype: torch.dtype = torch.float32) -> Iterator[Case]:
-    """Each operator of PyTorch's database, with its first sample that has elements."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    for info in op_db:
-        if dtype not in info.supported_dtypes("cpu"):
-            continue
-        samples = [*info.sample_inputs("cpu", dtype, requires_grad=False)]
-        if not samples:
-            continue
-        sample = next(filter(_has_elements, samples), samples[0])
-        name = f"{info.name}.{info.variant_test_name}".rstrip(".")
-        try:
-            moved = sample.transform(lambda x: x.to("xla") if isinstance(x, torch.Tensor) else x)
-        except NotImplementedError as error:  # such as a sparse tensor
-            yield Case(name, partial(_refused, error))
-            continue
-
-        def step(op: Any = info.op, given: Any = moved) -> Any:
-            return op(given.input, *given.args, **given.kwargs)
-
-        yield Case(name, step)
-
-
-def _has_elements(sample: Any) -> bool:
-    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-    return all(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
-
-
-def _refused(error: Exception) -> None:
-    raise error
-
 
 # A computation inside of a kernel.
 _FUSED = re.compile(r"^%(?:fused|wrapped)_.*?^\}", re.MULTILINE | re.DOTALL)
