@@ -22,3 +22,13 @@ def test_sizes_of_elements() -> None:
     assert [hlo_parser.bytes_of(name) for name in ("pred", "bf16", "f32", "c128", "s4", "f8e4m3fn", "u64")] == [
         *(1, 2, 4, 16, 0.5, 1, 8)
     ]
+
+
+def test_both_computations_of_a_conditional_run() -> None:
+    by_number = "%c = f32[2] conditional(%i, %x, %x), branch_computations={%first, %second}"
+    by_truth = "%c = f32[2] conditional(%p, %x, %x), true_computation=%first, false_computation=%second"
+    branches = [f"%{name} (x: f32[2]) -> f32[2] {{\n  ROOT %n = f32[2] negate(%x)\n}}" for name in ("first", "second")]
+    for text in (by_number, by_truth):
+        entry = f"ENTRY %main (x: f32[2]) -> f32[2] {{\n  ROOT {text}\n}}"
+        module = hlo_parser.module("\n".join(["HloModule m", *branches, entry]))
+        assert [computation.name for computation, _ in module.executed()] == ["main", "second", "first"]

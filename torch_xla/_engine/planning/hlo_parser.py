@@ -18,6 +18,10 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _TABLE = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
+# The attributes that name the computations of an instruction. A conditional by a boolean has two of them.
+_CALLING = (
+    "calls", "to_apply", "body", "condition", "branch_computations", "true_computation", "false_computation",
+)  # fmt: skip
 _PARENTHESIS = re.compile(r"[()]")
 
 
@@ -95,7 +99,7 @@ class Instruction:
     def called(self) -> list[tuple[str, str]]:
         """Return the computations that it runs, each with the attribute that names it."""
         found = []
-        for kind in ("calls", "to_apply", "body", "condition", "branch_computations"):
+        for kind in _CALLING:
             text = self.attribute(kind)
             if text:
                 found += [(kind, name.lstrip("%")) for name in text.strip("{}").replace(" ", "").split(",")]

@@ -1,14 +1,18 @@
 """Linear algebra as a user calls it: strides, errors, least squares, and what falls to the CPU (nothing)."""
 
 import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support.topologies import needs_gpu_compiler, needs_tpu_compiler
 from tests.support.twins import Program, cases, check_refused, check_same
 from torch_xla._engine.dispatch.ops import linear_algebra
-from torch_xla.debug import metrics
+from torch_xla._engine.runtime import abstract_devices
+from torch_xla.debug import NotComputed, metrics, plan
 
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}
 
@@ -176,3 +180,49 @@ def test_jacobians_of_solutions_are_the_same_both_ways(batch: tuple[int, ...], r
     for place in (0, 1):
         forward, reverse = (of(torch.linalg.solve, place)(A, B) for of in (torch.func.jacfwd, torch.func.jacrev))
         torch.testing.assert_close(reverse.cpu(), forward.cpu(), rtol=1e-3, atol=1e-5)
+
+
+_CHECKED: dict[str, Callable[[torch.Tensor], object]] = {
+    "inv": torch.linalg.inv, "cholesky": torch.linalg.cholesky, "torch.cholesky": torch.cholesky,
+    "lu_factor": torch.linalg.lu_factor, "solve": lambda A: torch.linalg.solve(A, A[..., :1]),
+    "inv_ex": lambda A: torch.linalg.inv_ex(A, check_errors=True), "eig": torch.linalg.eig,
+    "eigvals": torch.linalg.eigvals, "lstsq": lambda A: torch.linalg.lstsq(A[..., :1], A[..., :1], driver="gelsd"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", [nullcontext, abstract_devices.read_as_zeros])
+@pytest.mark.parametrize("name", _CHECKED)
+def test_a_plan_assumes_that_no_check_finds_a_fault(
+    name: str, read: Callable[[], AbstractContextManager[object]]
+) -> None:
+    matrices = torch.eye(3, device="xla").expand(2, 3, 3) * 2
+    with read():
+        planned = plan(lambda: _CHECKED[name](matrices), steps=1)
+    assert planned.programs
+
+
+@pytest.mark.parametrize("topology", [
+    pytest.param("v5e:1x1", marks=needs_tpu_compiler), pytest.param("h100:1", marks=needs_gpu_compiler),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*not symmetric on a CPU alone")
+@pytest.mark.parametrize("find", [torch.linalg.eig, torch.linalg.eigvals])
+def test_eigenvalues_for_another_device_are_planned_as_it_has_them(
+    find: Callable[[torch.Tensor], object], topology: str
+) -> None:
+    matrices = torch.eye(3, device="xla") * 2
+    with pytest.raises(NotComputed, match="only planned"):
+        plan(lambda: find(matrices), topology=topology, steps=1)
+
+
+@pytest.mark.parametrize("size", [(3, 3), (2, 3, 3), (0, 3, 3)])
+def test_errors_of_a_factorization_are_checked_as_on_the_cpu(size: tuple[int, ...]) -> None:
+    infos = torch.zeros(size[:-2], dtype=torch.int32)
+    torch._linalg_check_errors(infos.to("xla"), "linalg.inv", is_matrix=not infos.dim())
+    if infos.numel():
+        infos.view(-1)[-1] = 2
+        said = []
+        for place in ("cpu", "xla"):
+            with pytest.raises(torch.linalg.LinAlgError) as error:
+                torch._linalg_check_errors(infos.to(place), "linalg.inv", is_matrix=not infos.dim())
+            said.append(str(error.value))
+        assert said[0] == said[1]

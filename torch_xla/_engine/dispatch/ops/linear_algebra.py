@@ -7,6 +7,10 @@ import torch
 from torch import Tensor
 
 from ...compat.names import torch as private
+from ...errors import NotComputed
+from ...runtime import abstract_devices
+from ...tensor.storage import value_of
+from .. import cpu_fallback
 from ..call_planning import type_name
 from ..checks import cpu_errors
 from ..op_schema import operator_of
@@ -19,8 +23,6 @@ _det = recorder("aten::_linalg_det")
 _slogdet = recorder("aten::_linalg_slogdet")
 _cholesky = recorder("aten::linalg_cholesky_ex")
 _lu_solve = recorder("aten::linalg_lu_solve")
-_eig = recorder("aten::linalg_eig")
-_eigvals = recorder("aten::_linalg_eigvals")
 _least_squares = recorder("aten::linalg_lstsq")
 _ldl_solve = recorder("aten::linalg_ldl_solve")
 
@@ -40,9 +42,20 @@ def linalg_slogdet(A: Tensor) -> tuple[torch.Tensor, ...]:
     return _slogdet(_transposed_if_backward_thinks_so(A))
 
 
-def _check(info: Tensor, name: str, matrices: Tensor) -> None:
-    """Raise PyTorch's error if a factorization failed; read one number from the device for that."""
-    aten._linalg_check_errors(info, name, is_matrix=matrices.dim() == 2)
+def _found(fault: Tensor) -> bool:
+    """Read from the device whether any element is true. A plan, which computes nothing, assumes that none is."""
+    try:
+        return bool(fault.any())
+    except NotComputed:
+        if not abstract_devices.active:
+            raise
+        return False
+
+
+def check_errors(infos: Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Implement `torch._linalg_check_errors`: raise if a factorization failed, after reading one number for that."""
+    if _found(infos):
+        aten._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)
 
 
 def _checking(name: str, called: str) -> Kernel:
@@ -52,7 +65,7 @@ def _checking(name: str, called: str) -> Kernel:
     def kernel(self: Tensor, *args: object, check_errors: bool = False, **kwargs: object) -> tuple[torch.Tensor, ...]:
         results = record(self, *args, **kwargs)
         if check_errors:
-            _check(results[-1], called, self)
+            aten._linalg_check_errors(results[-1], called, is_matrix=self.dim() == 2)
         return results
 
     return kernel
@@ -68,26 +81,28 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
         raise NotImplementedError(f"\"cholesky_cpu\" not implemented for '{type_name(self.dtype)}'")
     factor: Tensor
     factor, info = _cholesky(self, upper=upper)
-    _check(info, "cholesky", self)
+    aten._linalg_check_errors(info, "cholesky", is_matrix=self.dim() == 2)
     return factor
 
 
 def _check_finite(matrices: Tensor) -> None:
     """Raise PyTorch's error, on every device; read one number for that."""
-    if matrices.numel() and not bool(matrices.isfinite().all()):
+    if matrices.numel() and _found(~matrices.isfinite()):
         raise RuntimeError("torch.linalg.eig: input tensor should not contain infs or NaNs.")
 
 
-def linalg_eig(self: Tensor) -> object:
-    """Implement `torch.linalg.eig`, for finite matrices."""
-    _check_finite(self)
-    return _eig(self)
+def _finding_eigenvalues(name: str) -> Kernel:
+    """Return the kernel that finds eigenvalues of finite matrices; LAPACK does not survive others.
 
+    XLA has them on a CPU only. A plan for another device does as that device would: PyTorch's CPU kernel.
+    """
+    record, operator = recorder(f"aten::{name}"), operator_of(f"aten::{name}")
 
-def linalg_eigvals(self: Tensor) -> object:
-    """Implement `torch.linalg.eigvals` without derivatives, for finite matrices; LAPACK does not survive others."""
-    _check_finite(self)
-    return _eigvals(self)
+    def kernel(self: Tensor) -> object:
+        _check_finite(self)
+        return record(self) if value_of(self).device.target.is_host else cpu_fallback.run(operator, (self,), {})
+
+    return kernel
 
 
 _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
@@ -104,7 +119,7 @@ def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver:
         b = b.expand(*batch, *b.shape[-2:])
     solution, residuals, rank, values = _least_squares(self, b, rcond, driver=driver)
     rows, columns = self.shape[-2:]
-    if driver in ("gelsd", "gelss") and rows > columns and not bool((rank == columns).all()):
+    if driver in ("gelsd", "gelss") and rows > columns and _found(rank != columns):
         residuals = residuals.new_empty(0)
     return _within_right_sides(solution, max(rows, columns), solution.dim() < self.dim()), residuals, rank, values
 
@@ -203,11 +218,12 @@ def register_batching() -> torch.library.Library:
 
 
 KERNELS: dict[str, Callable[..., object]] = {
+    "_linalg_check_errors": check_errors,
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,
     "cholesky": cholesky,
-    "linalg_eig": linalg_eig,
-    "_linalg_eigvals": linalg_eigvals,
+    "linalg_eig": _finding_eigenvalues("linalg_eig"),
+    "_linalg_eigvals": _finding_eigenvalues("_linalg_eigvals"),
     "linalg_lstsq": linalg_lstsq,
     "linalg_lstsq.out": linalg_lstsq_out,
     "linalg_ldl_solve": linalg_ldl_solve,
