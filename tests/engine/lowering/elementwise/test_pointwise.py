@@ -11,6 +11,7 @@ import torch
 from tests.support.boundaries import FLOAT8, boundaries, differences
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 from tests.support.values import FLOATS, INF, INTEGERS, NAN, edge_values, finite, grid
 from tests.support.ways_to_run import WAYS, made_to_run
 from torch_xla._engine.lowering.elementwise.pointwise import SAME_DTYPE, TO_FLOAT, TWO_TO_FLOAT
@@ -299,3 +300,11 @@ def test_the_gradient_of_a_least_magnitude_in_a_wider_dtype_is_of_one_element() 
         leaf = numbers.to("xla").requires_grad_()
         torch.linalg.vector_norm(leaf, -INF, dtype=torch.complex128).backward()
         assert leaf.grad is not None and int((leaf.grad != 0).sum()) == 1
+
+
+@pytest.mark.usefixtures("forms_of_a_tpu")
+def test_hypot_of_float64_as_a_tpu_has_it() -> None:
+    sides = torch.tensor([0.0, -0.0, 3.0, -4.0, 1e300, 1e-300, 1e-200, INF, -INF, NAN], dtype=torch.float64)
+    first, second = sides[:, None], sides[None]
+    got = apply_rule(aten.hypot.default, first, second)
+    torch.testing.assert_close(got, torch.hypot(first, second), rtol=1e-15, atol=0, equal_nan=True)

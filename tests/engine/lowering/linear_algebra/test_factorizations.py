@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule, check_rule
+from tests.support.topologies import forms_of_a_tpu as forms_of_a_tpu
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.complex128]
@@ -61,6 +62,16 @@ def test_lu_of_any_shape(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("forms_of_a_tpu")
+@pytest.mark.parametrize("shape", [*SHAPES, (1, 1), (2, 3, 7, 7)])
+def test_lu_of_float64_as_a_tpu_has_it(shape: tuple[int, ...]) -> None:
+    A = values(*shape, dtype=torch.float64)
+    check_rule(aten.linalg_lu_factor_ex.default, A, rtol=1e-12, atol=1e-12)
+    A[..., 0] = 0
+    A[..., 0, :] = A[..., 1 % shape[-2], :]  # equal rows, and no pivot in the first column
+    check_rule(aten.linalg_lu_factor_ex.default, A, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
 def test_qr_of_any_shape(mode: str, dtype: torch.dtype) -> None:
     for shape in SHAPES:

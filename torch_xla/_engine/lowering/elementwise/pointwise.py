@@ -304,7 +304,21 @@ for op, function in COMMON.items():
 def _hypot(self: jax.Array, other: jax.Array) -> jax.Array:
     # An infinite side makes the other one irrelevant, even if it is NaN.
     infinite = jnp.isinf(self) | jnp.isinf(other)
-    return jnp.where(infinite, np.inf, lax.abs(lax.complex(*jnp.broadcast_arrays(self, other))))
+    sides = jnp.broadcast_arrays(self, other)
+    if self.dtype == np.float64:
+        return jnp.where(infinite, np.inf, lax.platform_dependent(*sides, tpu=scaled_hypot, default=_complex_abs))
+    return jnp.where(infinite, np.inf, _complex_abs(*sides))
+
+
+def _complex_abs(self: jax.Array, other: jax.Array) -> jax.Array:
+    return lax.abs(lax.complex(self, other))
+
+
+def scaled_hypot(self: jax.Array, other: jax.Array) -> jax.Array:
+    """Return the root of the sum of two squares without overflow. A TPU has no complex128."""
+    greater, lesser = jnp.maximum(jnp.abs(self), jnp.abs(other)), jnp.minimum(jnp.abs(self), jnp.abs(other))
+    ratio = jnp.where(greater == 0, 0, lesser / jnp.where(greater == 0, 1, greater))
+    return greater * lax.sqrt(1 + ratio * ratio)
 
 
 def _log_of_sum(self: jax.Array, other: jax.Array) -> jax.Array:

@@ -65,10 +65,45 @@ def lu(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     batch, rank = matrix.shape[:-2], min(matrix.shape[-2:])
     if matrix.size == 0:
         return matrix, jnp.zeros((*batch, rank), INT32), jnp.zeros(batch, INT32)
-    factors, swaps, _ = linalg.lu(matrix)
+    if matrix.dtype == np.float64:
+        factors, swaps = lax.platform_dependent(matrix, tpu=by_columns, default=_by_library)
+    else:
+        factors, swaps = _by_library(matrix)
     zero = jnp.diagonal(factors, axis1=-2, axis2=-1) == 0
     info = jnp.where(zero.any(-1), jnp.argmax(zero, -1).astype(INT32) + 1, 0)
     return factors, swaps.astype(INT32) + 1, info
+
+
+def _by_library(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    factors, swaps, _ = linalg.lu(matrix)
+    return factors, swaps
+
+
+def by_columns(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return L and U in one matrix, and the row swaps counted from 0: elimination, one column after the other.
+
+    XLA has no LU of float64 on a TPU.
+    """
+    rows, columns = matrix.shape[-2:]
+    row, column = lax.iota(INT32, rows), lax.iota(INT32, columns)
+
+    def eliminate(step: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        rest, swaps = state
+        sizes = jnp.where(row >= step, jnp.abs(lax.dynamic_index_in_dim(rest, step, -1, keepdims=False)), -1)
+        swap = jnp.argmax(sizes, -1).astype(INT32)[..., None]
+        order = jnp.where(row == step, swap, jnp.where(row == swap, step, row))
+        rest = jnp.take_along_axis(rest, order[..., None], -2)
+        pivots = lax.dynamic_index_in_dim(rest, step, -2, keepdims=False)
+        divisor = lax.dynamic_index_in_dim(pivots, step, -1)
+        below = lax.dynamic_index_in_dim(rest, step, -1, keepdims=False)
+        factors = jnp.where(row > step, below / jnp.where(divisor == 0, 1, divisor), 0)
+        rest = rest - factors[..., :, None] * jnp.where(column > step, pivots, 0)[..., None, :]
+        rest = jnp.where((column == step) & (row[:, None] > step), factors[..., :, None], rest)
+        return rest, lax.dynamic_update_index_in_dim(swaps, swap, step, -1)
+
+    rank = min(rows, columns)
+    start = matrix, jnp.zeros((*matrix.shape[:-2], rank), INT32)
+    return lax.fori_loop(np.int32(0), np.int32(rank), eliminate, start)
 
 
 @lowers(aten.linalg_lu_factor_ex.default)
