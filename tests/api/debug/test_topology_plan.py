@@ -68,6 +68,12 @@ def test_memory_and_work_are_the_compilers(on_v5e: StepPlan) -> None:
     assert second.peak == second.held.all + second.passing + second.sizes.intermediate + second.sizes.code
 
 
+@needs_tpu_compiler
+def test_what_the_chip_has_not_may_be_alive_beside_the_step() -> None:
+    elsewhere = torch.ones(4, dtype=torch.complex128, device="xla")
+    assert plan(made_of_nothing, topology="v5e:1x1", steps=1).programs[0].held.others > elsewhere.nbytes
+
+
 def made_of_nothing() -> torch.Tensor:
     rows = torch.arange(64.0, device="xla").view(8, 8)
     return rows @ rows.t()
