@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import torch_xla.distributed.parallel_loader as pl
 from torch_xla._engine.input import device_loader, resumable_loaders
@@ -121,6 +121,64 @@ class Draws(BeginsLate):
             yield torch.tensor([self.order[int(batch)]])
 
 
+class Dataset(IterableDataset):
+    """Goes on where its last iteration was left."""
+
+    def __init__(self, count: int) -> None:
+        self.elements = GoesOn(count)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.elements)
+
+    def state_dict(self) -> dict[str, int]:
+        return self.elements.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.elements.load_state_dict(state)
+
+
+class OfDataset:
+    """Begins anew itself, as torchdata's loader does, and has a dataset that goes on."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.dataset, self.given = Dataset(count), 0
+        self.loaded: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        loaded, self.loaded = self.loaded, None
+        self.given = 0 if loaded is None else loaded["given"]
+        if loaded is not None:
+            self.dataset.load_state_dict(loaded["dataset"])
+        return self.batches()
+
+    def batches(self) -> Iterator[torch.Tensor]:
+        for element in self.dataset:
+            self.given += 1
+            yield element
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given, "dataset": self.dataset.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded = state
+
+
+class Wraps:
+    """Holds a loader, and has its state."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.inner = OfDataset(count)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.inner)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state["inner"])
+
+
 SIZES = [(1, 1, 1), (1, 4, 2), (16, 8, 1), (3, 2, 3)]
 
 
@@ -180,7 +238,7 @@ def left_and_begun_again(loader: Any, stops: tuple[int, ...]) -> list[object]:
     return seen
 
 
-@pytest.mark.parametrize("kind", [GoesOn, GoesOnOnce, BeginsLate, Draws, Stateful])
+@pytest.mark.parametrize("kind", [GoesOn, GoesOnOnce, BeginsLate, Draws, Stateful, OfDataset, Wraps])
 @pytest.mark.parametrize("stops", [(3,), (1, 1, 4), (9,), (10, 2)])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_loop_that_is_left_loses_no_batch(kind: type, stops: tuple[int, ...], sizes: tuple[int, int, int]) -> None:

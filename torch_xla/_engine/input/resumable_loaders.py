@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakMethod, WeakValueDictionary
 
 import torch
+from torch.utils.data import IterableDataset
 
 from ..atomic import lock
 
@@ -157,10 +158,14 @@ class AnotherLoop:
     so they get its state first. A loader does not say which it does. If its state stays the same when an iteration
     begins, two iterations of one batch each are tried from its first state: where it goes on, the second one leaves it
     behind the second batch.
+
+    torchdata's loader of an iterable dataset begins anew itself, and its dataset may go on. Then the loader gets the
+    state too, and an iteration that nobody reads takes the dataset there.
     """
 
     def __init__(self) -> None:
         self._goes_on: bool | None = None
+        self._dataset_goes_on: bool | None = None
 
     def begin(self, loader: Iterable[object], before: ReadAhead, begin: Callable[[], _Begun]) -> _Begun:
         """Return what `begin` makes of the loader. The thread that read it `before` has ended."""
@@ -169,6 +174,13 @@ class AnotherLoop:
             return begin()
         given, read = before.given.get(name), before._asked(name)
         if given is None or given.error or read.error or _is_same(given.state, read.state):
+            return begin()
+        if self._dataset_goes_on is None:
+            self._dataset_goes_on = _has_a_dataset_that_goes_on(loader)
+        if self._dataset_goes_on:
+            getattr(loader, TAKES[name])(given.given())
+            with torch.random.fork_rng(devices=[]):
+                iter(loader)
             return begin()
         if self._goes_on is None:
             begun = begin()
@@ -179,6 +191,33 @@ class AnotherLoop:
         if self._goes_on:
             getattr(loader, TAKES[name])(given.given())
         return begin()
+
+
+def _has_a_dataset_that_goes_on(loader: object) -> bool:
+    """Return whether an iteration of a loader's dataset begins behind the last element of the one before.
+
+    This is seen of a copy: of two iterations of one element each, the second one leaves another state behind.
+    """
+    if not hasattr(loader, "dataset"):  # a wrapper of the user's, perhaps
+        held = [
+            each for each in getattr(loader, "__dict__", {}).values() if has_state(each) and hasattr(each, "dataset")
+        ]
+        return any(map(_has_a_dataset_that_goes_on, held))
+    dataset = loader.dataset
+    # Workers that do not stay have a copy of the dataset for each iteration.
+    is_read_again = not getattr(loader, "num_workers", 0) or getattr(loader, "persistent_workers", False)
+    if not (isinstance(dataset, IterableDataset) and hasattr(dataset, "state_dict") and is_read_again):
+        return False
+    states = []
+    with torch.random.fork_rng(devices=[]):
+        try:
+            tried: Any = copy.deepcopy(dataset)
+            for _ in range(2):
+                next(iter(tried), None)
+                states.append(copy.deepcopy(tried.state_dict()))
+        except Exception:  # of the user's dataset: one that cannot be copied begins where it wants
+            return False
+    return not _is_same(*states)
 
 
 def _tries(loader: Iterable[object], takes: str, tells: str, first: list[_Answer]) -> bool:
