@@ -61,7 +61,6 @@ def test_lu_of_any_shape(dtype: torch.dtype) -> None:
         apply_rule(aten.linalg_lu_factor_ex.default, A, pivot=False)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.usefixtures("forms_of_a_tpu")
 @pytest.mark.parametrize("shape", [*SHAPES, (1, 1), (2, 3, 7, 7)])
 def test_lu_of_float64_as_a_tpu_has_it(shape: tuple[int, ...]) -> None:
@@ -72,6 +71,7 @@ def test_lu_of_float64_as_a_tpu_has_it(shape: tuple[int, ...]) -> None:
     check_rule(aten.linalg_lu_factor_ex.default, A, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
 def test_qr_of_any_shape(mode: str, dtype: torch.dtype) -> None:
     for shape in SHAPES:
