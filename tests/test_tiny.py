@@ -62,14 +62,14 @@ def test_a_model_learns_what_it_learns_on_the_cpu() -> None:
 
 
 def test_the_same_step_is_compiled_once_even_if_its_numbers_change() -> None:
-    x = torch.ones(4, device="xla")
+    x = torch.ones(1237, device="xla")  # of a size that no other test has, so that its program is not known
     torch_xla.sync()
     met.clear_all()
     for step in range(100):
         y = x * (0.1 / (step + 1))
         torch_xla.sync()
     assert met.counter_value("UncachedCompile") <= 2  # the number is baked in, then becomes an argument
-    torch.testing.assert_close(y.cpu(), torch.full((4,), 0.001))
+    torch.testing.assert_close(y.cpu(), torch.full((1237,), 0.001))
 
 
 def test_moving_a_model_keeps_its_parameters_and_its_ties() -> None:
