@@ -82,7 +82,7 @@ def set_aside_what_does_not_fit(python: Path) -> None:
 def main() -> None:
     use_a_recent_python()
     folder = ROOT / sys.argv[1]
-    extras = sys.argv[2] if len(sys.argv) > 2 else "test,test-devices,docs"
+    extras = sys.argv[2] if len(sys.argv) > 2 else "test,docs"
     release = sys.argv[3] if len(sys.argv) > 3 else TORCH
     python = folder / "bin" / "python"
     index = ["--extra-index-url", CPU_INDEX] if sys.platform == "linux" and cpu_index_answers() else []
@@ -92,7 +92,7 @@ def main() -> None:
     say(2, f"PyTorch {release}, for the CPU (about 200 MB)")
     if not install_torch(python, release, index):
         sys.exit("PyTorch could not be installed; pip says why above.")
-    say(3, f"JAX, what [{extras}] names, and this package (about 500 MB)")
+    say(3, f"JAX, what [{extras}] names, and this package (about 300 MB)")
     if not pip(python, "-e", f".[{extras}]", f"torch=={release}", *index):
         sys.exit("The package could not be installed; pip says why above.")
     set_aside_what_does_not_fit(python)
